@@ -1,0 +1,182 @@
+"""The Program form: one typed, single-assignment program per chunk function.
+
+    program decode(%hidden: fp16[1,64,1,1] = value(h1)) {
+      %l0_norm: fp16[1,64,1,1] = rms_norm(%hidden, @layers.0.input_norm + 1, eps=1e-06, axis=1)
+      return %l0_norm -> value(h2)
+    }
+
+An op is a frozen class: its fields of type `Value` are operands, those of type `Weight` name
+checkpoint tensors, the rest are attributes. Types are derived by the op and never stated twice.
+"""
+
+from collections.abc import Iterator
+from enum import Enum
+from math import prod
+from typing import ClassVar, TypeVar
+
+import attrs
+from attrs import field, frozen
+
+from topoc.dsl.source import Span
+from topoc.lowering.manifest import Sink, Source
+
+
+T = TypeVar("T")
+
+
+class DType(Enum):
+    """The element types that programs use."""
+
+    FP16 = "fp16"
+    FP32 = "fp32"
+    INT32 = "int32"
+
+    @property
+    def bytes(self) -> int:
+        """The size of one element."""
+        return 2 if self is DType.FP16 else 4
+
+
+@frozen
+class TensorType:
+    """An element type and a static shape of at most five axes."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """The size of a whole tensor."""
+        return prod(self.shape) * self.dtype.bytes
+
+    def __str__(self) -> str:
+        return f"{self.dtype.value}[{','.join(map(str, self.shape))}]"
+
+
+@frozen
+class Value:
+    """A named tensor: an input, or the result of one op. Names are unique in a program."""
+
+    name: str
+    type: TensorType
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of its type."""
+        return self.type.shape
+
+
+@frozen
+class Weight:
+    """A checkpoint tensor by role, and what is done to each element: (stored + offset) * factor.
+
+    Two weights that are equal are one constant in a package, whatever functions use it.
+    """
+
+    role: str
+    type: TensorType
+    offset: float = 0.0
+    factor: float = 1.0
+
+    @property
+    def key(self) -> str:
+        """The identity of the constant: role, recipe and element type."""
+        offset = f" + {self.offset:g}" if self.offset else ""
+        factor = f" * {self.factor!r}" if self.factor != 1.0 else ""
+        return f"{self.role}{offset}{factor}"
+
+    def scaled(self, factor: float) -> "Weight":
+        """The same weight, each element times a factor."""
+        return attrs.evolve(self, factor=self.factor * factor)
+
+
+@frozen
+class Op:
+    """What every op has in common: a mnemonic, operands found among its fields, result types."""
+
+    mnemonic: ClassVar[str]
+
+    def result_type(self) -> TensorType:
+        """The type of the only result."""
+        raise NotImplementedError(self.mnemonic)
+
+    def result_types(self) -> tuple[TensorType, ...]:
+        """The types of all results."""
+        return (self.result_type(),)
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        """The values it reads, in the order of its fields."""
+        return tuple(self._fields_of(Value))
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """The checkpoint tensors it reads, in the order of its fields."""
+        return tuple(self._fields_of(Weight))
+
+    def _fields_of(self, kind: type[T]) -> Iterator[T]:
+        for one in attrs.fields(type(self)):
+            found = getattr(self, one.name)
+            items = found if isinstance(found, tuple) else (found,)
+            yield from (item for item in items if isinstance(item, kind))
+
+    def with_operands(self, new: dict[Value, Value]) -> "Op":
+        """The same op, reading other values."""
+        changed = {
+            one.name: tuple(new.get(v, v) for v in old) if isinstance(old, tuple) else new[old]
+            for one in attrs.fields(type(self))
+            for old in [getattr(self, one.name)]
+            if isinstance(old, tuple) or (isinstance(old, Value) and old in new)
+        }
+        return attrs.evolve(self, **changed)
+
+
+@frozen
+class Binding:
+    """An op and the names of its results; `layer` is the decoder layer that it belongs to."""
+
+    results: tuple[Value, ...]
+    op: Op
+    layer: int | None = None
+    span: Span | None = field(default=None, eq=False, repr=False)
+
+    @property
+    def result(self) -> Value:
+        """The only result."""
+        (only,) = self.results
+        return only
+
+
+@frozen
+class Input:
+    """An input feature and where the host takes it from."""
+
+    value: Value
+    source: Source
+
+
+@frozen
+class Output:
+    """An output feature and where the host takes it to."""
+
+    value: Value
+    sink: Sink
+
+
+@frozen
+class Program:
+    """One function of one chunk."""
+
+    name: str
+    inputs: tuple[Input, ...]
+    bindings: tuple[Binding, ...]
+    outputs: tuple[Output, ...]
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """Its distinct weights, in order of first use."""
+        return tuple(dict.fromkeys(w for binding in self.bindings for w in binding.op.weights))
+
+    def producer(self, value: Value) -> Binding | None:
+        """The binding that produces a value; None for an input."""
+        return next((b for b in self.bindings if value in b.results), None)

@@ -1,0 +1,26 @@
+"""Attention."""
+
+from typing import ClassVar
+
+from attrs import frozen
+
+from topoc.lowering.ir import Op, TensorType, Value
+
+
+@frozen
+class Attention(Op):
+    """softmax(scale * q k^T + mask) v, where query head h reads KV head h // (N / G).
+
+    `q` is (1, N, T, D), `k` and `v` are (1, G, S, D), `mask` is (1, 1, T, S).
+    """
+
+    mnemonic: ClassVar[str] = "attention"
+    q: Value
+    k: Value
+    v: Value
+    mask: Value
+    scale: float
+
+    def result_type(self) -> TensorType:
+        """The type of `q`."""
+        return self.q.type

@@ -1,0 +1,66 @@
+"""Between channels and heads."""
+
+from typing import ClassVar
+
+from attrs import frozen
+
+from topoc.lowering.ir import Op, TensorType, Value
+
+
+@frozen
+class SplitHeads(Op):
+    """Channels into heads: (1, N * D, 1, T) to (1, N, D, T)."""
+
+    mnemonic: ClassVar[str] = "split_heads"
+    x: Value
+    heads: int
+
+    def result_type(self) -> TensorType:
+        """Heads second, their width third."""
+        one, channels, _, tokens = self.x.shape
+        return TensorType(
+            self.x.type.dtype, (one, self.heads, channels // self.heads, tokens)
+        )
+
+
+@frozen
+class TokenRows(Op):
+    """Widths into rows of tokens: (1, N, D, T) to (1, N, T, D), the layout of caches."""
+
+    mnemonic: ClassVar[str] = "token_rows"
+    x: Value
+
+    def result_type(self) -> TensorType:
+        """The last two axes swapped."""
+        one, heads, width, tokens = self.x.shape
+        return TensorType(self.x.type.dtype, (one, heads, tokens, width))
+
+
+@frozen
+class MergeHeads(Op):
+    """Heads back into channels: (1, N, T, D) to (1, N * D, 1, T)."""
+
+    mnemonic: ClassVar[str] = "merge_heads"
+    x: Value
+
+    def result_type(self) -> TensorType:
+        """Heads and width as channels."""
+        one, heads, tokens, width = self.x.shape
+        return TensorType(self.x.type.dtype, (one, heads * width, 1, tokens))
+
+
+@frozen
+class Rope(Op):
+    """Turn each head by its position, in the half-split layout.
+
+    `x` is (1, N, D, T); `cos` and `sin` are (1, 1, D, T), their two halves alike.
+    """
+
+    mnemonic: ClassVar[str] = "rope"
+    x: Value
+    cos: Value
+    sin: Value
+
+    def result_type(self) -> TensorType:
+        """The type of `x`."""
+        return self.x.type

@@ -1,0 +1,23 @@
+"""Normalisation."""
+
+from typing import ClassVar
+
+from attrs import field, frozen
+from attrs.validators import ge
+
+from topoc.lowering.ir import Op, TensorType, Value, Weight
+
+
+@frozen
+class RmsNorm(Op):
+    """Divide `x` by its root mean square over one axis, then scale by a gain along that axis."""
+
+    mnemonic: ClassVar[str] = "rms_norm"
+    x: Value
+    gain: Weight
+    eps: float = field(validator=ge(0.0))
+    axis: int
+
+    def result_type(self) -> TensorType:
+        """The type of `x`."""
+        return self.x.type

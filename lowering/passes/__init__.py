@@ -1,0 +1,39 @@
+"""Program to program: every pass, in the order in which they run, with the reason for its place."""
+
+from topoc.lowering.ir import Program
+from topoc.lowering.passes.fold_query_scale import FoldQueryScale
+from topoc.lowering.passes.lift_branches import LiftBranches
+from topoc.lowering.passes.remove_dead_ops import RemoveDeadOps
+from topoc.lowering.passes.rescale_residual import RescaleResidual
+from topoc.lowering.passes.rewrite import Pass
+from topoc.lowering.rescale import Scales
+from topoc.lowering.verify import verify
+
+DEFAULT: tuple[Pass, ...] = (
+    FoldQueryScale(),  # first: it looks for the builder's own shape around the query
+    RescaleResidual(),  # its scales are measured on the checkpoint; without any it does nothing
+    LiftBranches(),  # likewise; after the rescale, which looks for the branches' own norms
+    RemoveDeadOps(),  # last: whatever the others left unread goes, inputs too
+)
+
+
+def pipeline(scales: Scales | None = None) -> tuple[Pass, ...]:
+    """The passes, with the scales that a checkpoint asks for."""
+    if scales is None:
+        return DEFAULT
+    measured = {
+        RescaleResidual: RescaleResidual(scales.residual),
+        LiftBranches: LiftBranches(scales.branches),
+    }
+    return tuple(measured.get(type(one), one) for one in DEFAULT)
+
+
+def run(passes: tuple[Pass, ...], program: Program) -> Program:
+    """The program after every pass, verified after each."""
+    for one in passes:
+        program = one.run(program)
+        verify(program)
+    return program
+
+
+__all__ = ["DEFAULT", "Pass", "pipeline", "run"]
