@@ -1,0 +1,97 @@
+"""The decoder layer that every family lowers through; a family is data, never a copy of it."""
+
+from collections.abc import Callable
+
+from attrs import frozen
+
+from topoc.lowering.architecture import Architecture, LayerSpec
+from topoc.lowering.build.scope import Scope
+from topoc.lowering.ir import Value
+from topoc.lowering.manifest import Source
+from topoc.lowering.ops.attention import Attention
+from topoc.lowering.ops.elementwise import Activation, Add, Mul
+from topoc.lowering.ops.heads import MergeHeads, Rope, SplitHeads, TokenRows
+from topoc.lowering.ops.linear import Linear
+from topoc.lowering.ops.norm import RmsNorm
+
+
+@frozen
+class Keys:
+    """What a layer's queries attend over: keys and values (1, G, S, D), and who sees what."""
+
+    k: Value
+    v: Value
+    mask: Value
+
+
+Attend = Callable[[Value, Value], Keys]
+"""Given a call's new K and V rows, (1, G, T, D) each, what its queries attend over."""
+
+
+@frozen
+class DecoderLayer:
+    """One layer of an architecture; lays its ops into a scope."""
+
+    architecture: Architecture
+    index: int
+
+    @property
+    def spec(self) -> LayerSpec:
+        """The layer's dimensions."""
+        return self.architecture.layers[self.index]
+
+    def lower(self, scope: Scope, x: Value, attend: Attend) -> Value:
+        """The residual stream after the layer, (1, H, 1, T), from the one before it."""
+        norms = self.architecture.norms
+        branch = self._attention(scope, self._norm(scope, x, "input_norm"), attend)
+        if norms.post_attention:
+            branch = self._norm(scope, branch, "post_attention_norm")
+        x = scope.bind("attended", Add(x, branch))
+        branch = self._mlp(scope, self._norm(scope, x, "pre_mlp_norm"))
+        if norms.post_mlp:
+            branch = self._norm(scope, branch, "post_mlp_norm")
+        return scope.bind("out", Add(x, branch))
+
+    def _attention(self, scope: Scope, x: Value, attend: Attend) -> Value:
+        spec = self.spec
+        q = self._heads(scope, x, "q", spec.heads)
+        k = self._heads(scope, x, "k", spec.kv_heads)
+        v = self._project(scope, x, "v", spec.kv_heads * spec.head_dim)
+        v = scope.bind("v_heads", SplitHeads(v, spec.kv_heads))
+        keys = attend(k, scope.bind("v_rows", TokenRows(v)))
+        mixed = Attention(q, keys.k, keys.v, keys.mask, self.architecture.attention_scale)
+        merged = scope.bind("merged", MergeHeads(scope.bind("mixed", mixed)))
+        return self._project(scope, merged, "o", self.architecture.hidden)
+
+    def _heads(self, scope: Scope, x: Value, role: str, heads: int) -> Value:
+        """Q or K as rows of tokens, normalised and turned."""
+        projected = self._project(scope, x, role, heads * self.spec.head_dim)
+        split = scope.bind(f"{role}_heads", SplitHeads(projected, heads))
+        if self.architecture.norms.query_key:
+            split = self._norm(scope, split, f"{role}_norm", axis=2)
+        turned = scope.bind(f"{role}_turned", Rope(split, *self._angles(scope, x.shape[3])))
+        return scope.bind(f"{role}_rows", TokenRows(turned))
+
+    def _angles(self, scope: Scope, tokens: int) -> tuple[Value, Value]:
+        name = self.spec.rope
+        shape = (1, 1, self.architecture.rope(name).width, tokens)
+        return (
+            scope.input(f"cos_{name}", shape, Source(kind="rope_cos", name=name)),
+            scope.input(f"sin_{name}", shape, Source(kind="rope_sin", name=name)),
+        )
+
+    def _mlp(self, scope: Scope, x: Value) -> Value:
+        width = self.spec.mlp_width
+        gate = self._project(scope, x, "gate", width)
+        active = scope.bind("active", Activation(gate, self.architecture.activation))
+        gated = scope.bind("gated", Mul(active, self._project(scope, x, "up", width)))
+        return self._project(scope, gated, "down", self.architecture.hidden)
+
+    def _project(self, scope: Scope, x: Value, role: str, width: int) -> Value:
+        weight = scope.weight(f"layers.{self.index}.{role}", (width, x.shape[1]))
+        return scope.bind(role, Linear(x, weight))
+
+    def _norm(self, scope: Scope, x: Value, role: str, axis: int = 1) -> Value:
+        norms = self.architecture.norms
+        gain = scope.weight(f"layers.{self.index}.{role}", (x.shape[axis],), norms.offset)
+        return scope.bind(f"{role}ed", RmsNorm(x, gain, norms.eps, axis))
