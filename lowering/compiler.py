@@ -1,0 +1,156 @@
+"""From a topology and a checkpoint to a bundle: the whole compile, one phase after another."""
+
+import hashlib
+import os
+from pathlib import Path
+
+from attrs import frozen
+
+from topoc.dsl.diagnostic import Place, TopocError, error
+from topoc.dsl.format import flatten
+from topoc.dsl.model import Topology
+from topoc.lowering import manifest
+from topoc.lowering.architecture import Architecture
+from topoc.lowering.bundle import MANIFEST, BundleWriter, open_bundle
+from topoc.lowering.calibration import calibration_tokens
+from topoc.lowering.checkpoint.bind import bind
+from topoc.lowering.checkpoint.digest import digest
+from topoc.lowering.checkpoint.reader import Reader
+from topoc.lowering.checkpoint.weights import Weights
+from topoc.lowering.describe import Identity, Written, describe, toolchain
+from topoc.lowering.emit.mil import emit
+from topoc.lowering.interpret.ranges import measure
+from topoc.lowering.ir import DType
+from topoc.lowering.package import BlobWriter, prepare, write_description
+from topoc.lowering.plan import PackagePlan, Plan, plan
+from topoc.lowering.progress import Progress, Silent
+from topoc.lowering.refuse import refusals
+from topoc.lowering.rescale import Range, Scales, scales_for
+from topoc.lowering.stored import PackageSink, Rounded
+from topoc.lowering.tables import embedding_bytes, write_embedding, write_ropes
+from topoc.lowering.tokenizer import write_tokenizer
+
+
+@frozen(kw_only=True)
+class Request:
+    """What to compile, and how."""
+
+    topology: Topology
+    architecture: Architecture
+    reader: Reader
+    precision: DType = DType.FP16
+    rescale: bool = True  # off only to show what the pass is for
+    only_chunk: str | None = None  # rebuild this package, keep the others of the same build
+    allowed: tuple[manifest.Allowed, ...] = ()
+    revisit: str | None = None
+
+
+def compile_bundle(
+    request: Request, directory: Path, progress: Progress | None = None
+) -> manifest.Manifest:
+    """Write the bundle; after any error the directory is as it was before.
+
+    Raises TopocError with what the topology, the checkpoint or the disk stood in the way of.
+    """
+    refused = tuple(refusals(request.topology))
+    if refused:
+        raise TopocError(*refused)
+    weights = bind(request.reader, request.architecture)
+    with BundleWriter(directory) as writer:
+        job = Job(request=request, weights=weights, writer=writer, progress=progress or Silent())
+        return writer.seal(job.run())
+
+
+@frozen(kw_only=True)
+class Job:
+    """One compile, writing into a directory that is no bundle yet."""
+
+    request: Request
+    weights: Weights
+    writer: BundleWriter
+    progress: Progress
+
+    def run(self) -> manifest.Manifest:
+        """Every phase but the commit."""
+        request, directory = self.request, self.writer.directory
+        tokenizer = write_tokenizer(request.reader, directory)
+        ranges = self._ranges(directory if tokenizer else None)
+        eps, layers = request.architecture.norms.eps, len(request.architecture.layers)
+        scales = scales_for(ranges, eps) if request.rescale else Scales.none(layers)
+        laid = plan(request.topology, request.architecture, dtype=request.precision, scales=scales)
+        identity = self._identity(scales)
+        (directory / "config.json").write_bytes(request.architecture.config.read_bytes())
+        flat = flatten(request.topology, "config.json")
+        (directory / "topology.topo").write_text(flat, encoding="utf-8", newline="\n")
+        written = Written(
+            identity=identity,
+            tables=self._fill(laid, identity),
+            ropes=write_ropes(laid, directory),
+            tokenizer=tokenizer,
+            scales=scales,
+            ranges=ranges,
+            allowed=request.allowed,
+            revisit=request.revisit,
+        )
+        return describe(laid, written)
+
+    def _ranges(self, tokenizer: Path | None) -> tuple[Range, ...]:
+        self.progress.begin("measuring the residual stream", 0)
+        architecture = self.request.architecture
+        return measure(architecture, self.weights, calibration_tokens(architecture, tokenizer))
+
+    def _identity(self, scales: Scales) -> Identity:
+        """The build id is a hash of all that decides what the bundle's bytes are."""
+        request = self.request
+        self.progress.begin("hashing the weights", 0)
+        config = hashlib.sha256(request.architecture.config.read_bytes()).hexdigest()
+        weights = digest(self.weights.reader)
+        flat = flatten(request.topology, "config.json")
+        inputs = [flat, config, weights, request.precision.value, scales]
+        inputs += sorted(toolchain().items())
+        build = hashlib.sha256(repr(inputs).encode()).hexdigest()
+        return Identity(build=build, config_sha256=config, weights_sha256=weights)
+
+    def _fill(self, laid: Plan, identity: Identity) -> dict[str, manifest.Table]:
+        """Host tables and packages; the table first, so that a tied head is copied from it."""
+        directory, progress = self.writer.directory, self.progress
+        rounded = Rounded(self.weights, lambda weight: progress.advance(weight.type.bytes))
+        table = embedding_bytes(laid)
+        progress.expect(table + sum(package.loaded_bytes for package in laid.packages))
+        tables = {}
+        if laid.host_embeds:
+            progress.begin("embed", table)
+            tables["embed"] = write_embedding(laid, rounded, directory)
+        for package in laid.packages:
+            progress.begin(package.name, package.loaded_bytes)
+            if self.request.only_chunk in {None, package.name}:
+                write_package(laid, package, rounded, directory / package.path, identity)
+            else:
+                self._keep(package, identity)
+        return tables
+
+    def _keep(self, package: PackagePlan, identity: Identity) -> None:
+        """Take a package over from the bundle that stands, if it is of the same build."""
+        old = open_bundle(self.writer.path)
+        if old.manifest.build != identity.build:
+            words = f"`{self.writer.path.name}` is of another build than this compile"
+            place = Place(str(self.writer.path / MANIFEST), "build")
+            way = "compile all chunks: leave out --chunk"
+            raise TopocError(error("bundle.mixed-builds", words, place, help=way))
+        source = self.writer.path / package.path
+        for folder, _, files in os.walk(source):
+            target = self.writer.directory / package.path / Path(folder).relative_to(source)
+            target.mkdir(parents=True)
+            for name in files:
+                os.link(Path(folder) / name, target / name)
+
+
+def write_package(
+    laid: Plan, package: PackagePlan, rounded: Rounded, path: Path, identity: Identity
+) -> None:
+    """Emit the programs of a package and stream its weights, each once."""
+    metadata = {"topoc.build": identity.build, "topoc.chunk": package.name}
+    with BlobWriter(prepare(path)) as blob:
+        sink = PackageSink(rounded, blob)
+        model = emit(package.programs, sink=sink, metadata=metadata, dtype=laid.dtype)
+    write_description(path, model)

@@ -1,0 +1,81 @@
+"""The manifest of a compiled plan."""
+
+from pathlib import Path
+
+from attrs import asdict, frozen
+
+from topoc.lowering import manifest
+from topoc.lowering.emit.mil.toolkit import toolkit
+from topoc.lowering.plan import Plan
+from topoc.lowering.rescale import Range, Scales
+from topoc.lowering.version import VERSION
+
+UNPROVEN = (
+    "placement: no Neural Engine has compiled or run these packages",
+    "speed: no device has timed them",
+    "rounding: an accelerator may accumulate, or flush subnormals, unlike the interpreter",
+)
+
+
+@frozen(kw_only=True)
+class Identity:
+    """Where a bundle comes from."""
+
+    build: str
+    config_sha256: str
+    weights_sha256: str
+
+
+@frozen(kw_only=True)
+class Written:
+    """What the compile wrote beside the packages, and what it measured."""
+
+    identity: Identity
+    tables: dict[str, manifest.Table]
+    ropes: dict[str, manifest.RopeTable]
+    tokenizer: tuple[Path, ...]
+    scales: Scales
+    ranges: tuple[Range, ...]
+    allowed: tuple[manifest.Allowed, ...]
+    revisit: str | None
+
+
+def toolchain() -> dict[str, str]:
+    """The versions that decide what a bundle's bytes are."""
+    return {"topoc": VERSION, "coremltools": toolkit().version}
+
+
+def describe(plan: Plan, written: Written) -> manifest.Manifest:
+    """The manifest, but for its list of files."""
+    topology, arch = plan.topology, plan.architecture
+    target = {name: value for name, value in asdict(topology.target).items() if value is not None}
+    return manifest.Manifest(
+        schema=manifest.SCHEMA,
+        build=written.identity.build,
+        name=topology.name,
+        status=topology.status,
+        precision=plan.dtype.value,
+        toolchain=toolchain(),
+        target=target,
+        model=manifest.ModelInfo(
+            family=arch.family,
+            layers=len(arch.layers),
+            hidden=arch.hidden,
+            vocabulary=arch.vocabulary,
+            context=topology.context,
+            bos=arch.bos,
+            eos=arch.eos,
+            config_sha256=written.identity.config_sha256,
+            weights_sha256=written.identity.weights_sha256,
+        ),
+        tables=written.tables,
+        ropes=written.ropes,
+        buffers=plan.buffers,
+        functions=plan.functions,
+        tokenizer=tuple(path.name for path in written.tokenizer),
+        residual_scales=written.scales.residual,
+        residual_peaks=tuple(one.stream.peak for one in written.ranges),
+        allowed=written.allowed,
+        revisit=written.revisit,
+        unproven=UNPROVEN,
+    )

@@ -1,0 +1,15 @@
+"""Programs to MIL: one emitter an op, each knowing nothing of topologies."""
+
+from topoc.lowering.emit.mil import (  # noqa: F401  # importing registers the emitters
+    attention,
+    cache,
+    elementwise,
+    head,
+    heads,
+    linear,
+    norm,
+)
+from topoc.lowering.emit.mil.environment import emitters
+from topoc.lowering.emit.mil.module import emit
+
+__all__ = ["emit", "emitters"]

@@ -1,0 +1,40 @@
+"""Emitters of arithmetic."""
+
+from typing import Any
+
+from topoc.lowering.emit.mil.environment import Environment, emits
+from topoc.lowering.ops.elementwise import Activation, Add, Mul, Scale, Softcap
+
+
+@emits(Add)
+def add(op: Add, env: Environment) -> Any:
+    """One op for one op."""
+    return env.op("add", x=env[op.x], y=env[op.y])
+
+
+@emits(Mul)
+def mul(op: Mul, env: Environment) -> Any:
+    """One op for one op."""
+    return env.op("mul", x=env[op.x], y=env[op.y])
+
+
+@emits(Scale)
+def scale(op: Scale, env: Environment) -> Any:
+    """A product with a scalar constant."""
+    return env.op("mul", x=env[op.x], y=op.factor)
+
+
+@emits(Activation)
+def activation(op: Activation, env: Environment) -> Any:
+    """GELU's tanh form is one op with a mode; SiLU is one op."""
+    if op.kind == "silu":
+        return env.op("silu", x=env[op.x])
+    return env.op("gelu", x=env[op.x], mode="TANH_APPROXIMATION")
+
+
+@emits(Softcap)
+def softcap(op: Softcap, env: Environment) -> Any:
+    """Divide, bound, multiply; the division is a product with the reciprocal."""
+    inner = env.op("mul", part="inner", x=env[op.x], y=1.0 / op.cap)
+    bounded = env.op("tanh", part="bounded", x=inner)
+    return env.op("mul", x=bounded, y=op.cap)

@@ -1,0 +1,73 @@
+"""MIL to protobuf by coremltools' own exporter, with the weights streamed by us.
+
+A constant that stands for a checkpoint tensor holds no data. When the exporter asks for its file
+value, the tensor goes through the sink in row blocks, and only its place is kept.
+"""
+
+from typing import Any, Protocol
+
+from topoc.lowering.emit.mil.environment import Placeholders, stored_shape
+from topoc.lowering.emit.mil.toolkit import toolkit
+from topoc.lowering.ir import Weight
+
+
+class WeightSink(Protocol):
+    """Where constants go; each call gives the offset of the record that was written."""
+
+    def weight(self, weight: Weight, layout: str) -> int:
+        """Fetch and write a checkpoint tensor."""
+
+    def literal(self, value: Any) -> int:
+        """Write an array."""
+
+
+FILE = "@model_path/weights/weight.bin"
+
+
+def export(program: Any, placeholders: Placeholders, sink: WeightSink) -> Any:
+    """The Core ML model of a MIL program, its constants written to the sink."""
+    kit = toolkit()
+    exporter = _exporter(program, placeholders, sink)
+    functions = {
+        name: exporter.convert_function(function, kit.load._OPSET[kit.specification])  # noqa: SLF001
+        for name, function in program.functions.items()
+    }
+    proto = kit.proto.MIL_pb2.Program(version=1, functions=functions)
+    outer = kit.load.CoreMLProtoExporter(
+        program, proto, None, None, None, "mlprogram", "milinternal", kit.specification
+    )
+    return outer.export(kit.specification)
+
+
+def _exporter(program: Any, placeholders: Placeholders, sink: WeightSink) -> Any:
+    kit = toolkit()
+    load = kit.load
+
+    class StreamingExporter(load.MILProtoExporter):  # type: ignore[misc, name-defined]  # untyped
+        """Writes each weight once, through the sink."""
+
+        def get_milproto_value(self, var: Any) -> Any:
+            if var.op.weight_id in placeholders.weights:
+                return self.create_file_value(var)
+            return super().get_milproto_value(var)
+
+        def create_file_value(self, var: Any) -> Any:
+            key = var.op.weight_id
+            if key not in self.weight_id_to_file_value:
+                self.weight_id_to_file_value[key] = self._written(var, key)
+            return self.weight_id_to_file_value[key]
+
+        def _written(self, var: Any, key: str) -> Any:
+            if key in placeholders.weights:
+                weight, layout = placeholders.weights[key]
+                shape, offset = stored_shape(weight.type.shape, layout), sink.weight(weight, layout)
+            else:
+                shape, offset = var.val.shape, sink.literal(var.val)
+            primitive = load.types_to_proto_primitive(var.sym_type.get_primitive())
+            return load.create_file_value_tensor(
+                file_name=FILE, offset=offset, dim=shape, data_type=primitive
+            )
+
+    return StreamingExporter(
+        prog=program, weights_dir="", specification_version=kit.specification
+    )

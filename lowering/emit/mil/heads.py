@@ -1,0 +1,39 @@
+"""Emitters of what goes between channels and heads."""
+
+from typing import Any
+
+from topoc.lowering.emit.mil.environment import Environment, emits
+from topoc.lowering.ops.heads import MergeHeads, Rope, SplitHeads, TokenRows
+
+
+@emits(SplitHeads)
+def split_heads(op: SplitHeads, env: Environment) -> Any:
+    """Channels are heads times width already: a reshape."""
+    return env.op("reshape", x=env[op.x], shape=op.result_type().shape)
+
+
+@emits(TokenRows)
+def token_rows(op: TokenRows, env: Environment) -> Any:
+    """Swap the last two axes."""
+    return env.op("transpose", x=env[op.x], perm=(0, 1, 3, 2))
+
+
+@emits(MergeHeads)
+def merge_heads(op: MergeHeads, env: Environment) -> Any:
+    """Width before tokens again, then a reshape."""
+    columns = env.op("transpose", part="columns", x=env[op.x], perm=(0, 1, 3, 2))
+    return env.op("reshape", x=columns, shape=op.result_type().shape)
+
+
+@emits(Rope)
+def rope(op: Rope, env: Environment) -> Any:
+    """x cos + [-second half, first half] sin; cosines and sines are inputs, never gathers."""
+    x, (one, heads, width, tokens) = env[op.x], op.x.shape
+    size = (one, heads, width // 2, tokens)
+    first = env.op("slice_by_size", part="first", x=x, begin=(0, 0, 0, 0), size=size)
+    second = env.op("slice_by_size", part="second", x=x, begin=(0, 0, width // 2, 0), size=size)
+    turned = env.op("mul", part="turned", x=second, y=-1.0)
+    halves = env.op("concat", part="halves", values=[turned, first], axis=2, interleave=False)
+    straight = env.op("mul", part="straight", x=x, y=env[op.cos])
+    across = env.op("mul", part="across", x=halves, y=env[op.sin])
+    return env.op("add", x=straight, y=across)

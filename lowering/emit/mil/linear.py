@@ -1,0 +1,38 @@
+"""Emitters of projections."""
+
+from typing import Any
+
+from topoc.lowering.emit.mil.environment import Environment, emits
+from topoc.lowering.ops.linear import Embed, Linear
+
+
+@emits(Linear)
+def linear(op: Linear, env: Environment) -> Any:
+    """A 1×1 convolution: with channels second it needs no transpose around it."""
+    return env.op(
+        "conv",
+        x=env[op.x],
+        weight=env.weight(op.weight, "conv"),
+        strides=(1, 1),
+        pad_type="valid",
+        pad=(0, 0, 0, 0),
+        dilations=(1, 1),
+        groups=1,
+    )
+
+
+@emits(Embed)
+def embed(op: Embed, env: Environment) -> Any:
+    """A gather of rows, turned so that channels stand second."""
+    table = env.weight(op.table, "plain")
+    rows = env.op(
+        "gather",
+        part="rows",
+        x=table,
+        indices=env[op.tokens],
+        axis=0,
+        batch_dims=0,
+        validate_indices=False,
+    )
+    columns = env.op("transpose", part="columns", x=rows, perm=(0, 2, 1))
+    return env.op("expand_dims", x=columns, axes=(2,))

@@ -1,0 +1,60 @@
+"""All functions of a package as one MIL program, and that as a Core ML model."""
+
+from typing import Any
+
+from topoc.lowering.emit.mil.environment import NUMPY, Environment, Placeholders, emitters
+from topoc.lowering.emit.mil.exporter import WeightSink, export
+from topoc.lowering.emit.mil.toolkit import toolkit
+from topoc.lowering.ir import DType, Program
+
+
+def emit(
+    programs: tuple[Program, ...], *, sink: WeightSink, metadata: dict[str, str], dtype: DType
+) -> bytes:
+    """The serialised model of a package; weights go to the sink, each one once.
+
+    The bytes depend on nothing but the arguments: automatic names start anew, and maps are
+    serialised in order.
+    """
+    kit = toolkit()
+    kit.mb.name_count.clear()
+    placeholders = Placeholders()
+    whole = kit.program()
+    for program in programs:
+        whole.add_function(program.name, _function(program, placeholders, dtype))
+    whole.default_function_name = programs[0].name
+    whole.export_as_multifunction = True
+    model = export(whole, placeholders, sink)
+    model.description.metadata.userDefined.update(metadata)
+    serialised: bytes = model.SerializeToString(deterministic=True)
+    return serialised
+
+
+def _function(program: Program, placeholders: Placeholders, dtype: DType) -> Any:
+    kit = toolkit()
+    names = {DType.FP16: kit.types.fp16, DType.FP32: kit.types.fp32, DType.INT32: kit.types.int32}
+    inputs = {
+        one.value.name: kit.mb.placeholder(shape=one.value.shape, dtype=names[one.value.type.dtype])
+        for one in program.inputs
+    }
+    env = Environment(dtype, placeholders)
+    with kit.function(inputs, opset_version=kit.opset) as function:
+        env.vars.update({one.value: function.inputs[one.value.name] for one in program.inputs})
+        for binding in program.bindings:
+            env.prefix = binding.results[0].name
+            emitted = emitters()[type(binding.op)](binding.op, env)
+            found = emitted if isinstance(emitted, (list, tuple)) else (emitted,)
+            for value, var in zip(binding.results, found, strict=True):
+                var.name = value.name
+                _check(value.shape, var, value.type.dtype)
+                env.vars[value] = var
+        function.set_outputs([env.vars[one.value] for one in program.outputs])
+    return function
+
+
+def _check(shape: tuple[int, ...], var: Any, dtype: DType) -> None:
+    """What MIL inferred must be what the program says."""
+    inferred = toolkit().types.nptype_from_builtin(var.dtype)
+    if tuple(var.shape) != shape or inferred is not NUMPY[dtype]:
+        message = f"%{var.name} is {var.shape} of {inferred} in MIL, {shape} of {dtype.value} here"
+        raise TypeError(message)

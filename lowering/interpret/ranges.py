@@ -1,0 +1,101 @@
+"""How far a checkpoint's residual stream swings, measured layer by layer."""
+
+from typing import Protocol
+
+import torch
+from attrs import frozen
+
+from topoc.lowering.architecture import Architecture
+from topoc.lowering.build.layer import DecoderLayer, Keys
+from topoc.lowering.build.scope import Scope
+from topoc.lowering.interpret.reference import evaluate
+from topoc.lowering.ir import DType, Input, Value, Weight
+from topoc.lowering.manifest import Source
+from topoc.lowering.rescale import Range, Swing
+from topoc.lowering.rope import table
+
+
+class Tensors(Protocol):
+    """Checkpoint tensors by role, in float32."""
+
+    def rows(self, role: str, start: int, stop: int) -> torch.Tensor:
+        """Some rows."""
+
+
+def measure(architecture: Architecture, tensors: Tensors, tokens: list[int]) -> tuple[Range, ...]:
+    """The ranges of each layer and of the final norm, over one pass of the tokens in float32."""
+    rows = [tensors.rows("embed", token, token + 1) for token in tokens]
+    x = torch.cat(rows).T[None, :, None, :] * architecture.embed_multiplier
+    ranges = []
+    for index in range(len(architecture.layers)):
+        values = _LayerProbe(architecture, index, tensors).run(x)
+        after = values["out"]
+        ranges.append(
+            Range(
+                stream=_swing(x).joined(_swing(values["attended"])),
+                left=after.abs().max().item(),
+                branches=_branches(architecture, values),
+            )
+        )
+        x = after
+    ranges.append(Range(stream=_swing(x), left=x.abs().max().item()))
+    return tuple(ranges)
+
+
+def _branches(architecture: Architecture, values: dict[str, torch.Tensor]) -> tuple[Swing, ...]:
+    norms = architecture.norms
+    if not (norms.post_attention and norms.post_mlp):
+        return ()
+    return _swing(values["o"]), _swing(values["down"])
+
+
+@frozen
+class _LayerProbe:
+    """One decoder layer without caches, as a program of its own."""
+
+    architecture: Architecture
+    index: int
+    tensors: Tensors
+
+    def run(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Every value of the layer, by its name without the layer's number."""
+        tokens = x.shape[3]
+        scope = Scope(DType.FP32, layer=self.index)
+        stream = scope.input("hidden", tuple(x.shape), Source(kind="embedding", name="embed"))
+        mask = scope.input("mask", (1, 1, tokens, tokens), Source(kind="mask"))
+        layer = DecoderLayer(self.architecture, self.index)
+        layer.lower(scope, stream, lambda k, v: Keys(k, v, mask))
+        program = scope.program("probe")
+        values = evaluate(program, self._inputs(program.inputs, x), self._fetch)
+        return {value.name.partition("_")[2]: tensor for value, tensor in values.items()}
+
+    def _inputs(self, inputs: tuple[object, ...], x: torch.Tensor) -> dict[Value, torch.Tensor]:
+        spec = self.architecture.layers[self.index]
+        angles = torch.from_numpy(table(self.architecture.rope(spec.rope), x.shape[3], "float32"))
+        cos, sin = (one.T[None, None] for one in angles)
+        fed = {
+            "hidden": x,
+            "mask": _causal(x.shape[3], spec.window),
+            "rope_cos": cos,
+            "rope_sin": sin,
+        }
+        return {
+            one.value: fed["hidden" if one.source.kind == "embedding" else one.source.kind]
+            for one in inputs
+        }
+
+    def _fetch(self, weight: Weight) -> torch.Tensor:
+        stored = self.tensors.rows(weight.role, 0, weight.type.shape[0])
+        return (stored.reshape(weight.type.shape) + weight.offset) * weight.factor
+
+
+def _causal(tokens: int, window: int | None) -> torch.Tensor:
+    ahead = torch.arange(tokens)[None, :] - torch.arange(tokens)[:, None]
+    hidden = ahead > 0
+    if window is not None:
+        hidden |= ahead <= -window
+    return hidden.float()[None, None] * -1.0e9
+
+
+def _swing(x: torch.Tensor) -> Swing:
+    return Swing(peak=x.abs().max().item(), least=x.square().mean(1).min().item())

@@ -1,0 +1,81 @@
+"""The .mlpackage on disk: model, weights and manifest, with nothing in them left to chance."""
+
+import hashlib
+import json
+import uuid
+from pathlib import Path
+from struct import pack
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from attrs import define, field
+
+ALIGNMENT = 64
+SENTINEL = 0xDEADBEEF
+RECORD_TYPES = {"float16": 1, "float32": 2, "uint8": 3, "int8": 4, "int32": 14}
+MODEL = "com.apple.CoreML/model.mlmodel"
+WEIGHTS = "com.apple.CoreML/weights"
+
+
+@define
+class BlobWriter:
+    """Writes weight.bin: a header of 64 bytes, then records of a header and data, all aligned."""
+
+    path: Path
+    file: BinaryIO = field(init=False)
+    _count: int = field(init=False, default=0)
+
+    def __enter__(self) -> Self:
+        self.file = self.path.open("w+b")
+        self.file.write(bytes(ALIGNMENT))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.file.seek(0)
+            self.file.write(pack("<II", self._count, 2))
+        self.file.close()
+
+    def begin(self, dtype: str, nbytes: int) -> int:
+        """Start a record of so many bytes; its offset is what the model refers to."""
+        at = self.file.tell()
+        self.file.write(bytes(-at % ALIGNMENT))
+        offset = self.file.tell()
+        header = pack("<IIQQQ", SENTINEL, RECORD_TYPES[dtype], nbytes, offset + ALIGNMENT, 0)
+        self.file.write(header.ljust(ALIGNMENT, b"\0"))
+        self._count += 1
+        return offset
+
+
+def write_description(package: Path, model: bytes) -> None:
+    """Write the model and the package's own manifest, whose ids follow from the model's bytes."""
+    (package / "Data" / MODEL).write_bytes(model)
+    digest = hashlib.sha256(model).hexdigest()
+    ids = {
+        name: str(uuid.uuid5(uuid.NAMESPACE_OID, name + digest)).upper()
+        for name in (MODEL, WEIGHTS)
+    }
+    items = {
+        ids[WEIGHTS]: _item("weights", "CoreML Model Weights", WEIGHTS),
+        ids[MODEL]: _item("model.mlmodel", "CoreML Model Specification", MODEL),
+    }
+    manifest = {
+        "fileFormatVersion": "1.0.0",
+        "itemInfoEntries": dict(sorted(items.items())),
+        "rootModelIdentifier": ids[MODEL],
+    }
+    (package / "Manifest.json").write_text(json.dumps(manifest, indent=4) + "\n")
+
+
+def prepare(package: Path) -> Path:
+    """Make the package's folders; gives the path of its weight file."""
+    weights = package / "Data" / WEIGHTS
+    weights.mkdir(parents=True)
+    return weights / "weight.bin"
+
+
+def _item(name: str, description: str, path: str) -> dict[str, str]:
+    return {"author": "com.apple.CoreML", "description": description, "name": name, "path": path}
+

@@ -1,0 +1,98 @@
+"""Checkpoint tensors on their way into a package: recipe applied, rounded, written once."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from attrs import define, field, frozen
+
+from topoc.dsl.diagnostic import Place, TopocError, error
+from topoc.lowering.checkpoint.weights import Weights
+from topoc.lowering.ir import DType, Weight
+from topoc.lowering.package import BlobWriter
+
+COPY_BLOCK = 16 << 20
+NAMES = {DType.FP16: "float16", DType.FP32: "float32"}
+TORCH = {DType.FP16: torch.float16, DType.FP32: torch.float32}
+
+
+def rounded(weights: Weights, weight: Weight) -> Iterator[torch.Tensor]:
+    """(stored + offset) * factor in float32, then rounded to the element type, block by block."""
+    dtype = weight.type.dtype
+    for block in weights.blocks(weight.role, fp16=dtype is DType.FP16):
+        values = ((block + weight.offset) * weight.factor).to(TORCH[dtype])
+        if not torch.isfinite(values).all():
+            name = weights.names[weight.role]
+            words = f"`{name}` leaves fp16 as {weight.key}"
+            place = Place(str(weights.reader.path), name)
+            way = "build with --precision fp32"
+            raise TopocError(error("checkpoint.beyond-fp16", words, place, help=way))
+        yield values
+
+
+@frozen
+class Extent:
+    """Where a file holds the rounded values of a weight."""
+
+    path: Path
+    offset: int
+    bytes: int
+
+
+@define
+class Rounded:
+    """The rounded values of weights, made once: what was written before is copied from there."""
+
+    weights: Weights
+    told: Callable[[Weight], None]
+    _written: dict[tuple[str, DType], Extent] = field(factory=dict)
+
+    def append_to(self, file: BinaryIO, path: Path, weight: Weight) -> None:
+        """Append the values of a weight to an open file of this path."""
+        key = (weight.key, weight.type.dtype)
+        start = file.tell()
+        if key in self._written:
+            self._copy(self._written[key], file)
+        else:
+            for block in rounded(self.weights, weight):
+                file.write(block.numpy().data)
+            self._written[key] = Extent(path, start, file.tell() - start)
+        self.told(weight)
+
+    def _copy(self, extent: Extent, file: BinaryIO) -> None:
+        file.flush()  # the extent may lie in the same file
+        with extent.path.open("rb") as source:
+            source.seek(extent.offset)
+            left = extent.bytes
+            while left:
+                block = source.read(min(left, COPY_BLOCK))
+                file.write(block)
+                left -= len(block)
+
+
+@define
+class PackageSink:
+    """Writes each constant of a package once."""
+
+    rounded: Rounded
+    blob: BlobWriter
+    _offsets: dict[object, int] = field(factory=dict)
+
+    def weight(self, weight: Weight, layout: str) -> int:
+        """The record of a checkpoint tensor; layouts of the same bytes share it."""
+        repeats = 2 if layout == "twice" else 1
+        key = (weight.key, weight.type.dtype, repeats)
+        if key not in self._offsets:
+            kind = NAMES[weight.type.dtype]
+            self._offsets[key] = self.blob.begin(kind, repeats * weight.type.bytes)
+            for _ in range(repeats):
+                self.rounded.append_to(self.blob.file, self.blob.path, weight)
+        return self._offsets[key]
+
+    def literal(self, value: np.ndarray[Any, Any]) -> int:
+        """The record of an array."""
+        offset = self.blob.begin(value.dtype.name, value.nbytes)
+        self.blob.file.write(np.ascontiguousarray(value).data)
+        return offset
