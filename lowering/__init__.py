@@ -1,0 +1,1 @@
+"""The compiler: a topology and a checkpoint's architecture in; plan, bundle and proof out."""

@@ -1,0 +1,1 @@
+"""The driver of bundles: it follows a manifest, and knows no topology."""
