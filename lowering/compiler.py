@@ -2,6 +2,9 @@
 
 import hashlib
 import os
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 
 from attrs import frozen
@@ -11,10 +14,11 @@ from topoc.dsl.format import flatten
 from topoc.dsl.model import Topology
 from topoc.lowering import manifest
 from topoc.lowering.architecture import Architecture
-from topoc.lowering.bundle import MANIFEST, BundleWriter, open_bundle
+from topoc.lowering.bundle.reader import MANIFEST, BundleWriter, open_bundle
 from topoc.lowering.calibration import calibration_tokens
 from topoc.lowering.checkpoint.bind import bind
 from topoc.lowering.checkpoint.digest import digest
+from topoc.lowering.checkpoint.open import open_checkpoint
 from topoc.lowering.checkpoint.reader import Reader
 from topoc.lowering.checkpoint.weights import Weights
 from topoc.lowering.describe import Identity, Written, describe, toolchain
@@ -26,7 +30,7 @@ from topoc.lowering.plan import PackagePlan, Plan, plan
 from topoc.lowering.progress import Progress, Silent
 from topoc.lowering.refuse import refusals
 from topoc.lowering.rescale import Range, Scales, scales_for
-from topoc.lowering.stored import PackageSink, Rounded
+from topoc.lowering.stored import Extent, PackageSink, Rounded, RoundedKey
 from topoc.lowering.tables import embedding_bytes, write_embedding, write_ropes
 from topoc.lowering.tokenizer import write_tokenizer
 
@@ -41,6 +45,7 @@ class Request:
     precision: DType = DType.FP16
     rescale: bool = True  # off only to show what the pass is for
     only_chunk: str | None = None  # rebuild this package, keep the others of the same build
+    jobs: int = 1  # processes that write packages; the bytes don't depend on it
     allowed: tuple[manifest.Allowed, ...] = ()
     revisit: str | None = None
 
@@ -121,13 +126,35 @@ class Job:
         if laid.host_embeds:
             progress.begin("embed", table)
             tables["embed"] = write_embedding(laid, rounded, directory)
-        for package in laid.packages:
-            progress.begin(package.name, package.loaded_bytes)
-            if self.request.only_chunk in {None, package.name}:
+        kept = [p for p in laid.packages if self.request.only_chunk not in {None, p.name}]
+        for package in kept:
+            self._keep(package, identity)
+        fresh = tuple(package for package in laid.packages if package not in kept)
+        if self.request.jobs > 1 and len(fresh) > 1:
+            self._write_together(laid, fresh, rounded, identity)
+        else:
+            for package in fresh:
+                progress.begin(package.name, package.loaded_bytes)
                 write_package(laid, package, rounded, directory / package.path, identity)
-            else:
-                self._keep(package, identity)
         return tables
+
+    def _write_together(
+        self, laid: Plan, packages: tuple[PackagePlan, ...], rounded: Rounded, identity: Identity
+    ) -> None:
+        """Each package in a process of its own, the largest first; the bytes are the same."""
+        spec, arch, written = str(self.weights.reader.path), laid.architecture, rounded.written
+        workers = min(self.request.jobs, len(packages))
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            tasks = {
+                pool.submit(
+                    _write_alone, laid, package, spec, arch, written, self.writer.directory, identity
+                ): package
+                for package in sorted(packages, key=lambda one: -one.loaded_bytes)
+            }
+            for task in as_completed(tasks):
+                task.result()
+                self.progress.begin(f"{tasks[task].name} is written", tasks[task].loaded_bytes)
+                self.progress.advance(tasks[task].loaded_bytes)
 
     def _keep(self, package: PackagePlan, identity: Identity) -> None:
         """Take a package over from the bundle that stands, if it is of the same build."""
@@ -154,3 +181,18 @@ def write_package(
         sink = PackageSink(rounded, blob)
         model = emit(package.programs, sink=sink, metadata=metadata, dtype=laid.dtype)
     write_description(path, model)
+
+
+def _write_alone(
+    laid: Plan,
+    package: PackagePlan,
+    spec: str,
+    architecture: Architecture,
+    written: Mapping[RoundedKey, Extent],
+    directory: Path,
+    identity: Identity,
+) -> None:
+    """One package, in a process that opens the checkpoint for itself."""
+    weights = bind(open_checkpoint(spec), architecture)
+    rounded = Rounded(weights, lambda _: None, dict(written))
+    write_package(laid, package, rounded, directory / package.path, identity)

@@ -41,24 +41,28 @@ class Extent:
     bytes: int
 
 
+RoundedKey = tuple[str, DType]
+"""A weight's key and its element type."""
+
+
 @define
 class Rounded:
     """The rounded values of weights, made once: what was written before is copied from there."""
 
     weights: Weights
     told: Callable[[Weight], None]
-    _written: dict[tuple[str, DType], Extent] = field(factory=dict)
+    written: dict[RoundedKey, Extent] = field(factory=dict)
 
     def append_to(self, file: BinaryIO, path: Path, weight: Weight) -> None:
         """Append the values of a weight to an open file of this path."""
         key = (weight.key, weight.type.dtype)
         start = file.tell()
-        if key in self._written:
-            self._copy(self._written[key], file)
+        if key in self.written:
+            self._copy(self.written[key], file)
         else:
             for block in rounded(self.weights, weight):
                 file.write(block.numpy().data)
-            self._written[key] = Extent(path, start, file.tell() - start)
+            self.written[key] = Extent(path, start, file.tell() - start)
         self.told(weight)
 
     def _copy(self, extent: Extent, file: BinaryIO) -> None:

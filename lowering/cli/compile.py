@@ -1,0 +1,160 @@
+"""`topoc compile`: a topology and a checkpoint to a bundle."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from attrs import evolve
+
+from topoc.dsl.cli import options, view
+from topoc.dsl.diagnostic import Diagnostic, Place, Severity, TopocError, error
+from topoc.dsl.lint.engine import is_allowable
+from topoc.dsl.load import load
+from topoc.dsl.model import Topology
+
+if TYPE_CHECKING:
+    from topoc.lowering.manifest import Allowed, Manifest
+
+VERDICTS = frozenset({"shelved", "rejected", "abandoned"})
+
+
+def _reasoned(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    """CODE=REASON, each with a reason."""
+    split = [one.partition("=") for one in given]
+    for code, _equals, reason in split:
+        if not reason.strip():
+            message = f"{code!r} has no reason; write {code or 'CODE'}=REASON"
+            raise click.BadParameter(message)
+    return {code: reason for code, _equals, reason in split}
+
+
+@click.command("compile")
+@click.argument("file", metavar="FILE")
+@click.option("--weights", help="A folder, a .safetensors or .gguf file, or random:SEED.")
+@click.option(
+    "-o", "output", type=click.Path(path_type=Path), help="The bundle; ./NAME by default."
+)
+@click.option("--precision", type=click.Choice(["fp16", "fp32"]), default="fp16", show_default=True)
+@click.option("--function", "functions", multiple=True, help="Only this function; repeatable.")
+@click.option("--chunk", help="Rebuild one package of a bundle of the same build.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option(
+    "--allow", multiple=True, callback=_reasoned, metavar="CODE=REASON", help="Accept a finding."
+)
+@click.option("--revisit", metavar="EVIDENCE", help="Why a verdict is set aside.")
+@options.topology
+@options.define
+@options.model
+def command(
+    file: str,
+    weights: str | None,
+    output: Path | None,
+    precision: str,
+    functions: tuple[str, ...],
+    chunk: str | None,
+    jobs: int,
+    allow: dict[str, str],
+    revisit: str | None,
+    name: str | None,
+    define: tuple[tuple[str, float], ...],
+    model: Path | None,
+) -> None:
+    """Compile FILE, or a shipped topology of that name, to a bundle."""
+    from topoc.lowering.architecture import read
+    from topoc.lowering.checkpoint.default import find_weights
+    from topoc.lowering.checkpoint.open import open_checkpoint
+    from topoc.lowering.compiler import Request, compile_bundle
+    from topoc.lowering.cli.progress import Lines
+    from topoc.lowering.ir import DType
+
+    topology = _checked(file, name, dict(define), model, allow, revisit)
+    topology = _narrowed(topology, functions, chunk)
+    config = topology.layers.config
+    request = Request(
+        topology=topology,
+        architecture=read(config),
+        reader=open_checkpoint(weights or find_weights(config)),
+        precision=DType(precision),
+        only_chunk=chunk,
+        jobs=jobs,
+        allowed=_accepted(topology, allow),
+        revisit=revisit,
+    )
+    directory = output or Path(topology.name)
+    _tell(compile_bundle(request, directory, Lines()), directory)
+
+
+def _checked(
+    file: str,
+    name: str | None,
+    define: dict[str, float],
+    model: Path | None,
+    allow: dict[str, str],
+    revisit: str | None,
+) -> Topology:
+    """The topology, once nothing that was found in it stops a compile."""
+    topology, findings = load(file, name=name, define=define, model=model)
+    kept = tuple(one for one in findings if not (one.code in allow and is_allowable(one.code)))
+    stopping = [one for one in kept if one.severity is Severity.ERROR]
+    if topology is not None and not stopping:
+        stopping += _verdict(topology, revisit)
+    if topology is None or stopping:
+        view.problems(tuple(kept if not stopping else stopping))
+        raise SystemExit(view.FINDINGS)
+    view.problems(kept)
+    return topology
+
+
+def _verdict(topology: Topology, revisit: str | None) -> list[Diagnostic]:
+    if topology.status not in VERDICTS or revisit:
+        return []
+    words = f"`{topology.name}` was {topology.status}, and nothing says what is new"
+    at = topology.span or Place(topology.name)
+    way = 'say it with --revisit "new evidence", which goes into the manifest'
+    return [error("ledger.revived-verdict", words, at, help=way)]
+
+
+def _narrowed(topology: Topology, functions: tuple[str, ...], chunk: str | None) -> Topology:
+    """Only the functions asked for; both names must be known."""
+    known = {one.name for one in topology.functions}
+    unknown = [one for one in functions if one not in known]
+    if unknown:
+        words = f"`{topology.name}` has no function `{unknown[0]}`"
+        way = f"it has {', '.join(sorted(known))}"
+        raise TopocError(error("function.unknown", words, Place(topology.name), help=way))
+    chunks = [one.name for one in topology.chunks]
+    if chunk is not None and chunk not in chunks:
+        words = f"`{topology.name}` has no chunk `{chunk}`"
+        way = f"it has {', '.join(chunks)}"
+        raise TopocError(error("allow.unknown-chunk", words, Place(topology.name), help=way))
+    if not functions:
+        return topology
+    kept = tuple(one for one in topology.functions if one.name in functions)
+    return evolve(topology, functions=kept)
+
+
+def _accepted(topology: Topology, allow: dict[str, str]) -> "tuple[Allowed, ...]":
+    from topoc.lowering.manifest import Allowed
+
+    written = [Allowed(code=one.code, reason=one.reason) for one in topology.allowances]
+    given = [Allowed(code=code, reason=reason) for code, reason in sorted(allow.items())]
+    return (*written, *given)
+
+
+def _tell(manifest: "Manifest", directory: Path) -> None:
+    """What the bundle holds, what nobody has proved, and what to do next."""
+    whole = sum(one.bytes for one in manifest.files)
+    view.result(f"{directory}: {whole / 1e6:.1f} MB, build {manifest.build[:12]}")
+    for one in manifest.files:
+        view.result(f"  {one.path:24}{one.bytes / 1e6:10.1f} MB")
+    names = ", ".join(one.name for one in manifest.functions)
+    view.result(f"functions: {names}; context {manifest.model.context}")
+    switches = sorted(set(manifest.residual_scales), reverse=True)
+    if switches != [1.0]:
+        peak = max(manifest.residual_peaks)
+        scales = ", ".join(f"2^{scale.hex().partition('p')[2]}" for scale in switches)
+        view.result(f"residual stream: |x| up to {peak:.0f}, held at {scales}")
+    for one in manifest.unproven:
+        view.result(f"unproven: {one}")
+    view.result(f"here:     topoc run {directory} --prompt TEXT")
+    view.result(f"on a Mac: topoc run {directory} --prompt TEXT --engine coreml")
