@@ -4,6 +4,7 @@ from enum import Enum
 from functools import total_ordering
 
 from attrs import field, frozen
+
 from topoc.dsl.source import Span
 
 

@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 
 from attrs import field, frozen
+
 from topoc.dsl.source import Span
 
 

@@ -1,0 +1,70 @@
+"""The `topoc` command: a table of commands, each imported only when it is called."""
+
+from importlib import import_module
+from typing import Any
+
+import click
+
+from topoc.dsl.cli import view
+from topoc.dsl.diagnostic import Place, TopocError, error
+
+# Command → where it lives, and what it does.
+TABLE: dict[str, tuple[str, str]] = {
+    "lint": ("topoc.dsl.cli.lint:command", "Check topologies; say what is wrong and why."),
+    "fmt": ("topoc.dsl.cli.fmt:command", "Rewrite topologies in canonical layout."),
+    "show": ("topoc.dsl.cli.show:command", "Print a topology with every default explicit."),
+    "plan": ("topoc.lowering.cli.plan:command", "Show chunks, functions, bytes and inputs."),
+    "compile": ("topoc.lowering.cli.compile:command", "Compile a topology to a bundle."),
+    "run": ("topoc.lowering.cli.run:command", "Generate text with a bundle."),
+    "verify": ("topoc.lowering.cli.verify:command", "Compare a bundle with its checkpoint."),
+    "trace": ("topoc.lowering.cli.trace:command", "Write what each step of a bundle computes."),
+}
+
+
+class _Table(click.Group):
+    """A group that imports a command when it is called, and renders what stops it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 — click's signature
+        """The commands in the order of the table."""
+        return list(TABLE)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import one command."""
+        if cmd_name not in TABLE:
+            return None
+        return _imported(cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the commands without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in TABLE.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:  # a command's own result
+        """Run a command; what it could not do is shown, and its exit status is 2."""
+        try:
+            return super().invoke(ctx)
+        except TopocError as failure:
+            view.problems(failure.findings)
+            ctx.exit(view.COULD_NOT_RUN)
+
+
+def _imported(name: str) -> click.Command:
+    module, _, attribute = TABLE[name][0].partition(":")
+    try:
+        command = getattr(import_module(module), attribute)
+    except ModuleNotFoundError as missing:
+        if missing.name is None or not module.startswith(missing.name):
+            raise
+        message = f"`topoc {name}` is not part of this installation"
+        raise TopocError(error("name.unknown", message, Place("topoc"))) from missing
+    if not isinstance(command, click.Command):
+        message = f"{TABLE[name][0]} is no command"
+        raise TypeError(message)
+    return command
+
+
+@click.group(cls=_Table, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="topoc", message="topoc %(version)s")
+def main() -> None:
+    """Compile decoder language models for the Apple Neural Engine, as `.topo` files say."""
+    view.tolerate()

@@ -1,0 +1,56 @@
+"""The only place that prints: results on stdout, the rest on stderr."""
+
+import os
+import sys
+from collections.abc import Sequence
+from io import TextIOWrapper
+
+import click
+
+from topoc.dsl.diagnostic import Diagnostic
+from topoc.dsl.render import Paint, as_json, as_text, plain
+
+CLEAN, FINDINGS, COULD_NOT_RUN = 0, 1, 2
+
+_COLOURS = {"error": "red", "warning": "yellow", "note": "cyan", "help": "green", "frame": "blue"}
+
+
+def tolerate() -> None:
+    """Let a terminal of few characters show the others as escapes, rather than fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def result(text: str) -> None:
+    """What was asked for."""
+    click.echo(text)
+
+
+def progress(text: str) -> None:
+    """What is going on."""
+    click.echo(text, err=True)
+
+
+def report(findings: Sequence[Diagnostic], style: str) -> None:
+    """Findings as the result of a command, as `text` or `json`."""
+    if style == "json":
+        click.echo(as_json(findings))
+    elif findings:
+        click.echo(as_text(findings, _paint(err=False)))
+
+
+def problems(findings: Sequence[Diagnostic]) -> None:
+    """Findings that come beside a result, or in its place."""
+    if findings:
+        click.echo(as_text(findings, _paint(err=True)), err=True)
+
+
+def _paint(*, err: bool) -> Paint:
+    """Colours on a terminal, unless NO_COLOR is set."""
+    stream = sys.stderr if err else sys.stdout
+    return _coloured if stream.isatty() and not os.environ.get("NO_COLOR") else plain
+
+
+def _coloured(text: str, role: str) -> str:
+    return click.style(text, fg=_COLOURS[role], bold=role in {"error", "warning"})

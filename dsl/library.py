@@ -1,0 +1,90 @@
+"""Where topologies come from: files, the topologies that topoc ships, standard input."""
+
+import sys
+from pathlib import Path
+
+from attrs import define, field, frozen
+
+from topoc.dsl import ast
+from topoc.dsl.diagnostic import Diagnostic, Place, TopocError, error
+from topoc.dsl.parser import parse
+from topoc.dsl.source import Source
+from topoc.dsl.suggest import advice
+
+LARGEST = 1_000_000
+STDIN = "-"
+
+
+@frozen
+class Parsed:
+    """One parsed file, the folder that its paths start from, and its syntax errors."""
+
+    file: ast.File
+    folder: Path
+    stem: str
+    findings: tuple[Diagnostic, ...]
+
+
+@define
+class Library:
+    """Files read so far, each parsed once."""
+
+    _read: dict[Path, Parsed] = field(factory=dict)
+
+    def open(self, path: Path) -> Parsed:
+        """Read and parse a file; raises TopocError if it can't be read as text."""
+        key = path if str(path) == STDIN else path.resolve()
+        if key not in self._read:
+            source = read(path)
+            file, findings = parse(source)
+            self._read[key] = Parsed(file, path.parent, path.stem, findings)
+        return self._read[key]
+
+
+def read(path: Path) -> Source:
+    """The text of a file; raises TopocError, by name, for what is no `.topo` text."""
+    name = "<stdin>" if str(path) == STDIN else str(path)
+    try:
+        data = sys.stdin.buffer.read(LARGEST + 1) if str(path) == STDIN else _bytes(path)
+    except OSError as failure:
+        reason = (failure.strerror or str(failure)).lower()
+        message = f"can't read `{name}`: {reason}"
+        raise _refusal(message, name) from failure
+    if len(data) > LARGEST:
+        message = f"`{name}` is larger than 1 MB, which no topology is"
+        raise _refusal(message, name)
+    try:
+        return Source(name, data.decode("utf-8").replace("\r\n", "\n"))
+    except UnicodeDecodeError as failure:
+        line = data[: failure.start].count(b"\n") + 1
+        message = f"line {line} of `{name}` is not UTF-8"
+        raise _refusal(message, name, "syntax.text") from failure
+
+
+def find(name: str) -> Path:
+    """A path that exists: `name` itself, else the shipped topology of that name."""
+    path = Path(name)
+    if name == STDIN or path.exists() or len(path.parts) != 1:
+        return path
+    shipped = {one.stem: one for one in _shipped().glob("*.topo")}
+    stem = name.removesuffix(".topo")
+    if stem not in shipped:
+        help_ = advice(stem, shipped, "shipped topologies are")
+        message = f"no file and no shipped topology is called `{name}`"
+        raise _refusal(message, name, help_=help_)
+    return shipped[stem]
+
+
+def _bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(LARGEST + 1)
+
+
+def _shipped() -> Path:
+    from importlib.resources import files  # half the cost of a start, and seldom needed
+
+    return Path(str(files("topoc.topologies")))
+
+
+def _refusal(message: str, name: str, code: str = "name.unknown", help_: str = "") -> TopocError:
+    return TopocError(error(code, message, Place(name), help=help_))

@@ -1,0 +1,1 @@
+"""Rules that look at what was meant, and the engine that runs them."""

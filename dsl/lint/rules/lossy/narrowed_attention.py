@@ -1,0 +1,54 @@
+"""Attention that sees less than the checkpoint."""
+
+from collections.abc import Iterator
+
+from topoc.dsl.diagnostic import Severity
+from topoc.dsl.lint.rule import Finding, Rule
+from topoc.dsl.lint.subject import Subject
+from topoc.dsl.resolve.selector import listed
+from topoc.dsl.source import Span
+
+
+class NarrowedAttention(Rule):
+    """A layer that sees less than it was trained to see answers otherwise.
+
+    Up to the narrower window nothing changes. Beyond it positions are lost that the checkpoint
+    attends to, and recall of distant text suffers first.
+    """
+
+    severity = Severity.WARNING
+    bad = """
+topology narrowed {
+  model "gemma3.json"
+  target ane ios18 a17
+  context 2048
+  attention { full: windowed_full(window = 1024) }
+  chunk chunk1 = L0-8
+  chunk chunk2 = L9-17 + norm + head(argmax)
+}
+"""
+    good = """
+topology as_trained {
+  model "gemma3.json"
+  target ane ios18 a17
+  context 2048
+  attention { full: full }
+  chunk chunk1 = L0-8
+  chunk chunk2 = L9-17 + norm + head(argmax)
+}
+"""
+
+    def _check(self, subject: Subject) -> Iterator[Finding]:
+        context = subject.topology.context
+        narrowed: dict[tuple[Span, int], list[int]] = {}
+        for block in subject.topology.blocks:
+            runs, trained = block.attention.window, subject.layer(block.index).window
+            full = min(trained or context, context)
+            if runs is not None and runs < full:
+                span = block.attention.span or subject.whole
+                narrowed.setdefault((span, runs), []).append(block.index)
+        for (span, window), layers in narrowed.items():
+            message = f"{listed(layers)} see {window} positions, fewer than the checkpoint's"
+            words = f"the output can differ from position {window} on"
+            help_ = "measure the difference, and allow it with what you found"
+            yield self.flag(span, message, words, help=help_)

@@ -1,0 +1,53 @@
+"""Attention that sees more than the checkpoint."""
+
+from collections.abc import Iterator
+
+from topoc.dsl.diagnostic import Severity
+from topoc.dsl.lint.rule import Finding, Rule
+from topoc.dsl.lint.subject import Subject
+from topoc.dsl.resolve.selector import listed
+from topoc.dsl.source import Span
+
+
+class WidenedAttention(Rule):
+    """A layer that sees more than it was trained to see answers otherwise.
+
+    A sliding layer has never met keys beyond its window. With more of them its softmax spreads, and
+    nothing says that the answer gets better.
+    """
+
+    severity = Severity.WARNING
+    bad = """
+topology widened {
+  model "gemma3.json"
+  target ane ios18 a17
+  context 2048
+  attention { sliding: full }
+  chunk chunk1 = L0-8
+  chunk chunk2 = L9-17 + norm + head(argmax)
+}
+"""
+    good = """
+topology as_trained {
+  model "gemma3.json"
+  target ane ios18 a17
+  context 2048
+  attention { sliding: sliding(window = 512) }
+  chunk chunk1 = L0-8
+  chunk chunk2 = L9-17 + norm + head(argmax)
+}
+"""
+
+    def _check(self, subject: Subject) -> Iterator[Finding]:
+        context = subject.topology.context
+        widened: dict[tuple[Span, int], list[int]] = {}
+        for block in subject.topology.blocks:
+            runs, trained = block.attention.window, subject.layer(block.index).window
+            if trained is not None and min(runs or context, context) > trained:
+                span = block.attention.span or subject.whole
+                widened.setdefault((span, trained), []).append(block.index)
+        for (span, window), layers in widened.items():
+            message = f"{listed(layers)} see more than the {window} positions of the checkpoint"
+            words = f"the output can differ from position {window} on"
+            help_ = "measure the difference, and allow it with what you found"
+            yield self.flag(span, message, words, help=help_)

@@ -1,0 +1,80 @@
+"""What rules look at: a resolved topology, and questions that several rules ask of it."""
+
+from collections.abc import Iterator
+
+from attrs import frozen
+
+from topoc.dsl.model import Block, Chunk, Function, Layer, Topology
+from topoc.dsl.source import Span
+
+_NEURAL_ENGINE = ("ane", "all")
+
+
+@frozen
+class ChunkList:
+    """A chunk list and the functions that run it."""
+
+    functions: tuple[Function, ...]
+    chunks: tuple[Chunk, ...]
+
+    def place(self, layer: int) -> int | None:
+        """The index of the chunk that runs a layer."""
+        found = (at for at, chunk in enumerate(self.chunks) if layer in chunk.layers)
+        return next(found, None)
+
+
+@frozen
+class Subject:
+    """A topology under lint."""
+
+    topology: Topology
+
+    @property
+    def owners(self) -> tuple[Block, ...]:
+        """The blocks that own a cache."""
+        return tuple(block for block in self.topology.blocks if block.kv.donor is None)
+
+    @property
+    def sharers(self) -> tuple[tuple[Block, int], ...]:
+        """The blocks that read the cache of another layer, and that layer."""
+        found = ((block, block.kv.donor) for block in self.topology.blocks)
+        return tuple((block, donor) for block, donor in found if donor is not None)
+
+    def layer(self, index: int) -> Layer:
+        """What the checkpoint says of a layer."""
+        return self.topology.layers.layers[index]
+
+    def lists(self) -> Iterator[ChunkList]:
+        """The main chunk list, and each list that a function has to itself."""
+        shared = tuple(one for one in self.topology.functions if one.chunks is None)
+        if self.topology.chunks:
+            yield ChunkList(shared, self.topology.chunks)
+        for function in self.topology.functions:
+            if function.chunks is not None:
+                yield ChunkList((function,), function.chunks)
+
+    def on_neural_engine(self, chunk: Chunk, functions: tuple[Function, ...]) -> bool:
+        """Whether some function of a chunk may run on the Neural Engine."""
+        units = [chunk.unit or one.unit or self.topology.target.unit for one in functions]
+        return any(unit in _NEURAL_ENGINE for unit in units)
+
+    def at(self, block: Block, clause: str = "source") -> Span:
+        """Where a KV property was set: its rule, or the layer's chunk, or the topology."""
+        return block.kv.at(clause) or self.runs_at(block.index)
+
+    def runs_at(self, layer: int) -> Span:
+        """The part of a chunk that runs a layer."""
+        for chunk_list in self.lists():
+            for chunk in chunk_list.chunks:
+                for part in chunk.parts:
+                    if part.first <= layer <= part.last and part.span is not None:
+                        return part.span
+        return self.whole
+
+    @property
+    def whole(self) -> Span:
+        """The topology's name."""
+        if self.topology.span is None:
+            message = "a topology that was read from text has a place"
+            raise AssertionError(message)
+        return self.topology.span

@@ -1,0 +1,50 @@
+"""The `expect` blocks: budgets, and which of the base's they replace."""
+
+from topoc.dsl import ast
+from topoc.dsl.model import Budget
+from topoc.dsl.resolve.chain import Link
+from topoc.dsl.resolve.scope import Scope
+
+_PLAIN = ("",)
+_BYTES = ("B", "kB", "MB", "GB")
+_TIME = ("ms", "s")
+_SHARE = ("", "%")
+
+# Each measure and the units that it takes.
+MEASURES: dict[str, tuple[str, ...]] = {
+    "layers per chunk": _PLAIN,
+    "ops per chunk": _PLAIN,
+    "states per chunk": _PLAIN,
+    "fp16 per chunk": _BYTES,
+    "disk per chunk": _BYTES,
+    "chunks": _PLAIN,
+    "kv bytes": _BYTES,
+    "kv io per step": _BYTES,
+    "ms per step": _TIME,
+    "kl": _PLAIN,
+    "cosine": _SHARE,
+    "top1": _SHARE,
+}
+_DIRECTION = {"<": "most", "<=": "most", ">": "least", ">=": "least", "==": "equal"}
+
+
+def budgets(scope: Scope, links: tuple[Link, ...]) -> tuple[Budget, ...]:
+    """The budgets in force: a line replaces the base's of the same measure and direction."""
+    found: dict[tuple[str, str], Budget] = {}
+    for link in links:
+        for expect in link.of(ast.Expect):
+            for line in expect.budgets:
+                budget = _budget(scope, line)
+                if budget is not None:
+                    found[budget.measure, _DIRECTION[budget.relation]] = budget
+    return tuple(found.values())
+
+
+def _budget(scope: Scope, line: ast.Budget) -> Budget | None:
+    if line.measure not in MEASURES:
+        scope.unknown("expect.unknown", line.measure, MEASURES, line.span, "measure")
+        return None
+    value = scope.scaled(line.value, MEASURES[line.measure])
+    if value is None:
+        return None
+    return Budget(measure=line.measure, relation=line.relation, value=value, span=line.span)

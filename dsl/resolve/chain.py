@@ -1,0 +1,91 @@
+"""A topology and the bases it extends, the first base first."""
+
+from pathlib import Path
+from typing import TypeVar
+
+from attrs import frozen
+
+from topoc.dsl import ast
+from topoc.dsl.diagnostic import Diagnostic, Label, TopocError, error
+from topoc.dsl.library import Library, Parsed
+from topoc.dsl.suggest import advice
+
+T = TypeVar("T")
+
+
+@frozen
+class Link:
+    """One topology of a chain and the folder that its paths start from."""
+
+    topology: ast.Topology
+    folder: Path
+
+    def of(self, kind: type[T]) -> tuple[T, ...]:
+        """Its statements of one kind."""
+        return tuple(one for one in self.topology.statements if isinstance(one, kind))
+
+
+def chain(
+    parsed: Parsed, topology: ast.Topology, library: Library, findings: list[Diagnostic]
+) -> tuple[Link, ...] | None:
+    """The chain that ends in `topology`, or None when a base can't be had."""
+    links = [Link(topology, parsed.folder)]
+    while (base := links[0].topology.base) is not None:
+        found = _base(parsed, base, library, findings)
+        if found is None:
+            return None
+        parsed, topology = found
+        if any(topology is link.topology for link in links):
+            message = f"`{topology.name}` extends itself"
+            way = tuple(
+                Label(link.topology.name.span, f"`{link.topology.name}` is extended by way of here")
+                for link in links[:-1]
+            )
+            findings.append(error("name.cycle", message, base.span, related=way))
+            return None
+        links.insert(0, Link(topology, parsed.folder))
+    return tuple(links)
+
+
+def _base(
+    parsed: Parsed, base: ast.Word | ast.Text, library: Library, findings: list[Diagnostic]
+) -> tuple[Parsed, ast.Topology] | None:
+    """The topology that a base names: in this file, beside it, or at a path."""
+    here = [one for one in parsed.file.topologies if one.name.text == base.text]
+    if isinstance(base, ast.Word) and here:
+        return parsed, here[0]
+    path = parsed.folder / (base.text if isinstance(base, ast.Text) else f"{base.text}.topo")
+    if not path.is_file():
+        known = [one.name.text for one in parsed.file.topologies]
+        known += [one.stem for one in sorted(parsed.folder.glob("*.topo"))]
+        message = f"no topology `{base.text}` is in this file or beside it"
+        if isinstance(base, ast.Text):
+            message = f"there is no file `{base.text}`"
+        help_ = advice(base.text, known, "known here are")
+        findings.append(error("name.unknown", message, base.span, help=help_))
+        return None
+    return _from_file(path, base, library, findings)
+
+
+def _from_file(
+    path: Path, base: ast.Word | ast.Text, library: Library, findings: list[Diagnostic]
+) -> tuple[Parsed, ast.Topology] | None:
+    try:
+        parsed = library.open(path)
+    except TopocError as failure:
+        findings.append(error(failure.findings[0].code, failure.findings[0].message, base.span))
+        return None
+    if parsed.findings:
+        count = len(parsed.findings)
+        message = f"`{path.name}` has {count} syntax error{'s' * (count > 1)}"
+        first = Label(parsed.findings[0].at.at, parsed.findings[0].message)
+        findings.append(error(parsed.findings[0].code, message, base.span, related=(first,)))
+        return None
+    found = [one for one in parsed.file.topologies if one.name.text == path.stem]
+    if not found:
+        known = [one.name.text for one in parsed.file.topologies]
+        message = f"`{path.name}` holds no topology `{path.stem}`"
+        help_ = advice(path.stem, known, "it holds")
+        findings.append(error("name.unknown", message, base.span, help=help_))
+        return None
+    return parsed, found[0]

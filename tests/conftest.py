@@ -1,0 +1,38 @@
+"""Options and fixtures for all tests."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: two threads spin on a busy machine
+
+# The first example of a run builds the parser's table, which no deadline allows for.
+settings.register_profile("topoc", deadline=None)
+settings.load_profile("topoc")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite .expect files; a reviewer reads them"
+    )
+
+
+def pytest_configure(config):
+    if config.getoption("--update-golden") and os.environ.get("CI"):
+        message = "--update-golden rewrites what tests expect, which CI must not do"
+        raise pytest.UsageError(message)
+
+
+@pytest.fixture
+def golden(request):
+    """Compare a text with what a file expects; rewrite the file when asked to."""
+
+    def compare(path: Path, text: str) -> None:
+        if request.config.getoption("--update-golden"):
+            path.write_text(text, "utf-8")
+        assert path.exists(), f"{path} is missing; run pytest --update-golden and read the diff"
+        assert text == path.read_text("utf-8")
+
+    return compare
