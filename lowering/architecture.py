@@ -1,0 +1,132 @@
+"""What a checkpoint is, whatever its family: the data that every decoder layer is lowered from."""
+
+from math import prod
+from pathlib import Path
+
+from attrs import field, frozen
+
+from topoc.dsl import model
+from topoc.dsl.model import Kind
+
+
+@frozen(kw_only=True)
+class Rope:
+    """The rotary embedding of one attention geometry, in the half-split layout.
+
+    Pair i turns by position * theta^(-2i / width) / factor.
+    """
+
+    theta: float
+    width: int
+    factor: float = 1.0
+
+
+@frozen(kw_only=True)
+class LayerSpec:
+    """One decoder layer; `rope` names an entry of `Architecture.ropes`."""
+
+    kind: Kind
+    window: int | None
+    donor: int | None
+    heads: int
+    kv_heads: int
+    head_dim: int
+    mlp_width: int
+    rope: str
+
+
+@frozen(kw_only=True)
+class Norms:
+    """Which RMS norms a layer has, and what their stored gains mean: gain = offset + weight."""
+
+    eps: float
+    offset: float = 0.0
+    post_attention: bool = False  # on the attention branch, before it is added
+    post_mlp: bool = False
+    query_key: bool = False
+
+
+@frozen(kw_only=True)
+class TensorSpec:
+    """One tensor that the decoder needs.
+
+    `role` is the name that programs use: `embed`, `norm`, `head`, `layers.3.q`. `name` is the
+    Hugging Face name without any prefix before `layers.`/`embed_tokens`/`norm`; `gguf` the name
+    in a GGUF file, whose stored values exceed Hugging Face's by `gguf_offset`.
+    """
+
+    role: str
+    shape: tuple[int, ...]
+    name: str
+    gguf: str
+    gguf_offset: float = 0.0
+
+
+@frozen(kw_only=True)
+class Architecture:
+    """A decoder checkpoint: dimensions, layers, norms, scales and the tensors it must hold."""
+
+    family: str
+    config: Path
+    hidden: int
+    vocabulary: int
+    positions: int
+    layers: tuple[LayerSpec, ...]
+    ropes: tuple[tuple[str, Rope], ...]
+    norms: Norms
+    activation: str  # gelu_tanh or silu
+    attention_scale: float
+    embed_multiplier: float = 1.0
+    final_softcap: float | None = None
+    tied: bool = True
+    bos: tuple[int, ...] = ()
+    eos: tuple[int, ...] = ()
+    notices: tuple[str, ...] = ()  # defaults that the config left to the family, in words
+    tensors: tuple[TensorSpec, ...] = field(default=(), repr=False)
+
+    def rope(self, name: str) -> Rope:
+        """The geometry of this name."""
+        return dict(self.ropes)[name]
+
+
+def read(path: Path) -> Architecture:
+    """The architecture that a `config.json` describes; `path` is the file or its folder."""
+    from topoc.lowering.families import of
+    from topoc.lowering.jsonfile import load
+
+    file = path / "config.json" if path.is_dir() else path
+    config = load(file)
+    return of(config, file)(config, file)
+
+
+def layers(path: Path) -> model.Layers:
+    """The layer table of a `config.json`, as the language wants it.
+
+    The head counts in full where it is tied too: the chunk that holds it stores the matrix.
+    """
+    found = read(path)
+    return model.Layers(
+        family=found.family,
+        config=found.config,
+        layers=tuple(_layer(found, index) for index in range(len(found.layers))),
+        hidden=found.hidden,
+        vocabulary=found.vocabulary,
+        positions=found.positions,
+        head_parameters=found.vocabulary * found.hidden,
+        embed_parameters=found.vocabulary * found.hidden,
+    )
+
+
+def _layer(found: Architecture, index: int) -> model.Layer:
+    spec, prefix = found.layers[index], f"layers.{index}."
+    mine = [tensor for tensor in found.tensors if tensor.role.startswith(prefix)]
+    return model.Layer(
+        kind=spec.kind,
+        window=spec.window,
+        donor=spec.donor,
+        kv_weights=any(tensor.role == f"{prefix}k" for tensor in mine),
+        heads=spec.heads,
+        kv_heads=spec.kv_heads,
+        head_dim=spec.head_dim,
+        parameters=sum(prod(tensor.shape) for tensor in mine),
+    )
