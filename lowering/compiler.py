@@ -32,7 +32,7 @@ from topoc.lowering.refuse import refusals
 from topoc.lowering.rescale import Range, Scales, scales_for
 from topoc.lowering.stored import Extent, PackageSink, Rounded, RoundedKey
 from topoc.lowering.tables import embedding_bytes, write_embedding, write_ropes
-from topoc.lowering.tokenizer import write_tokenizer
+from topoc.lowering.tokenizer import find_tokenizer, write_tokenizer
 
 
 @frozen(kw_only=True)
@@ -78,7 +78,8 @@ class Job:
     def run(self) -> manifest.Manifest:
         """Every phase but the commit."""
         request, directory = self.request, self.writer.directory
-        tokenizer = write_tokenizer(request.reader, directory)
+        found = find_tokenizer(request.reader, request.architecture.config)
+        tokenizer = () if found is None else write_tokenizer(found, directory)
         ranges = self._ranges(directory if tokenizer else None)
         eps, layers = request.architecture.norms.eps, len(request.architecture.layers)
         scales = scales_for(ranges, eps) if request.rescale else Scales.none(layers)

@@ -149,6 +149,8 @@ def _tell(manifest: "Manifest", directory: Path) -> None:
         view.result(f"  {one.path:24}{one.bytes / 1e6:10.1f} MB")
     names = ", ".join(one.name for one in manifest.functions)
     view.result(f"functions: {names}; context {manifest.model.context}")
+    if not manifest.tokenizer:
+        view.result("no tokenizer came with the weights: `topoc run` takes --prompt-ids")
     switches = sorted(set(manifest.residual_scales), reverse=True)
     if switches != [1.0]:
         peak = max(manifest.residual_peaks)
