@@ -1,0 +1,1 @@
+"""Saved packages as numbers on any system: `machine.Machine` runs what `package.Package` reads."""

@@ -1,0 +1,18 @@
+"""One kernel for each MIL op type; importing this fills the table."""
+
+from topoc.lowering.interpret.kernels import (
+    conv,
+    elementwise,
+    layout,
+    lookup,
+    matmul,
+    norm,
+    reduce,
+    slices,
+    state,
+)
+from topoc.lowering.interpret.kernels.kernel import KERNELS
+
+MODULES = (elementwise, layout, slices, conv, matmul, norm, reduce, lookup, state)
+
+__all__ = ["KERNELS", "MODULES"]

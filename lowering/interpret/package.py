@@ -1,0 +1,97 @@
+"""A saved `.mlpackage`: its functions as plain data, its weights as mapped files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from topoc.dsl.diagnostic import Place
+from topoc.lowering.coreml_proto import decode_error, messages
+from topoc.lowering.interpret.blob import BlobFile, unreadable
+from topoc.lowering.interpret.description import check_description
+from topoc.lowering.interpret.function import Function, read_function
+
+MODEL_PATH = "@model_path/"
+
+
+class Package:
+    """An open package.
+
+    `decoded` keeps every weight that a machine of this package has asked for, so that functions
+    which share weights decode them once.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.model_path = _model_path(path)
+        self._model = _parse(self.model_path)
+        self._blobs: dict[str, BlobFile] = {}
+        self.decoded: dict[Any, Any] = {}  # keys and tensors are `constants`' business
+        self.metadata = dict(self._model.description.metadata.userDefined)
+        self.functions: dict[str, Function] = {
+            name: read_function(name, function, Place(str(self.model_path), name))
+            for name, function in sorted(self._model.mlProgram.functions.items())
+        }
+        for function in self.functions.values():
+            check_description(self._model.description, function, Place(str(self.model_path)))
+        self.default_function = self._default_function()
+
+    def function(self, name: str | None = None) -> Function:
+        """The function of this name, or the default one."""
+        name = name or self.default_function
+        if name not in self.functions:
+            known = ", ".join(f"`{one}`" for one in self.functions)
+            message = f"the package has no function `{name}`; its functions are {known}"
+            raise unreadable(Place(str(self.model_path)), message)
+        return self.functions[name]
+
+    def blob(self, name: str, place: Place) -> BlobFile:
+        """The weight file that values name as `@model_path/weights/weight.bin`."""
+        if name not in self._blobs:
+            if not name.startswith(MODEL_PATH):
+                raise unreadable(place, f"weight file `{name}` is not named from {MODEL_PATH}")
+            found = self.model_path.parent / name.removeprefix(MODEL_PATH)
+            self._blobs[name] = BlobFile(_inside(found, self.path, place))
+        return self._blobs[name]
+
+    def _default_function(self) -> str:
+        name: str = self._model.description.defaultFunctionName
+        if not name and len(self.functions) == 1:
+            return next(iter(self.functions))
+        return name or "main"
+
+
+def _inside(path: Path, package: Path, place: Place) -> Path:
+    if not path.resolve().is_relative_to(package.resolve()):
+        raise unreadable(place, f"`{path.name}` lies outside the package")
+    return path
+
+
+def _model_path(package: Path) -> Path:
+    """Where the manifest says the model is, after every item it lists was found inside."""
+    manifest = package / "Manifest.json"
+    place = Place(str(manifest))
+    try:
+        read = json.loads(manifest.read_bytes())
+        entries = {key: str(entry["path"]) for key, entry in read["itemInfoEntries"].items()}
+        root = entries[read["rootModelIdentifier"]]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as fault:
+        message = f"the manifest does not tell where the model is ({type(fault).__name__}: {fault})"
+        raise unreadable(place, message) from fault
+    for entry in entries.values():
+        _inside(package / "Data" / entry, package, place)
+    return package / "Data" / root
+
+
+def _parse(path: Path) -> Any:
+    """The model's protobuf, which must hold an ML program; generated classes are untyped."""
+    place = Place(str(path))
+    model = messages().Model()
+    try:
+        model.ParseFromString(path.read_bytes())
+    except OSError as fault:
+        raise unreadable(place, f"the model cannot be read ({fault.strerror})") from fault
+    except decode_error() as fault:
+        raise unreadable(place, "the model is not a Core ML protobuf") from fault
+    if not model.mlProgram.functions:
+        raise unreadable(place, "the model is not an ML program")
+    return model
