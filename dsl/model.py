@@ -6,6 +6,7 @@ of it. Both are plain data, so that lint and plan need neither torch nor coremlt
 
 from enum import Enum
 from pathlib import Path
+from typing import Literal
 
 from attrs import field, frozen
 
@@ -141,12 +142,15 @@ class Chunk:
         return any(part.kind == kind for part in self.parts)
 
 
+Role = Literal["decode", "prefill", "verify"]
+
+
 @frozen(kw_only=True)
 class Function:
     """What every chunk of a list offers: `decode`, `prefill` or `verify`, of a number of tokens."""
 
     name: str  # decode, prefill_64, verify_3
-    role: str
+    role: Role
     tokens: int
     write: str = "host"  # graph or host; decode follows each cache's own write
     separate: bool = False

@@ -2,6 +2,7 @@
 
 from math import prod
 from pathlib import Path
+from typing import Literal
 
 from attrs import field, frozen
 
@@ -74,7 +75,7 @@ class Architecture:
     layers: tuple[LayerSpec, ...]
     ropes: tuple[tuple[str, Rope], ...]
     norms: Norms
-    activation: str  # gelu_tanh or silu
+    activation: Literal["gelu_tanh", "silu"]
     attention_scale: float
     embed_multiplier: float = 1.0
     final_softcap: float | None = None

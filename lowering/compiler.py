@@ -112,8 +112,8 @@ class Job:
         config = hashlib.sha256(request.architecture.config.read_bytes()).hexdigest()
         weights = digest(self.weights.reader)
         flat = flatten(request.topology, "config.json")
-        inputs = [flat, config, weights, request.precision.value, scales]
-        inputs += sorted(toolchain().items())
+        versions = sorted(toolchain().items())
+        inputs = (flat, config, weights, request.precision.value, scales, versions)
         build = hashlib.sha256(repr(inputs).encode()).hexdigest()
         return Identity(build=build, config_sha256=config, weights_sha256=weights)
 
@@ -143,19 +143,28 @@ class Job:
         self, laid: Plan, packages: tuple[PackagePlan, ...], rounded: Rounded, identity: Identity
     ) -> None:
         """Each package in a process of its own, the largest first; the bytes are the same."""
-        spec, arch, written = str(self.weights.reader.path), laid.architecture, rounded.written
         workers = min(self.request.jobs, len(packages))
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
             tasks = {
-                pool.submit(
-                    _write_alone, laid, package, spec, arch, written, self.writer.directory, identity
-                ): package
+                pool.submit(self._task(laid, package, rounded, identity).run): package
                 for package in sorted(packages, key=lambda one: -one.loaded_bytes)
             }
             for task in as_completed(tasks):
                 task.result()
                 self.progress.begin(f"{tasks[task].name} is written", tasks[task].loaded_bytes)
                 self.progress.advance(tasks[task].loaded_bytes)
+
+    def _task(
+        self, laid: Plan, package: PackagePlan, rounded: Rounded, identity: Identity
+    ) -> "_Task":
+        return _Task(
+            laid=laid,
+            package=package,
+            checkpoint=str(self.weights.reader.path),
+            written=rounded.written,
+            path=self.writer.directory / package.path,
+            identity=identity,
+        )
 
     def _keep(self, package: PackagePlan, identity: Identity) -> None:
         """Take a package over from the bundle that stands, if it is of the same build."""
@@ -184,16 +193,19 @@ def write_package(
     write_description(path, model)
 
 
-def _write_alone(
-    laid: Plan,
-    package: PackagePlan,
-    spec: str,
-    architecture: Architecture,
-    written: Mapping[RoundedKey, Extent],
-    directory: Path,
-    identity: Identity,
-) -> None:
-    """One package, in a process that opens the checkpoint for itself."""
-    weights = bind(open_checkpoint(spec), architecture)
-    rounded = Rounded(weights, lambda _: None, dict(written))
-    write_package(laid, package, rounded, directory / package.path, identity)
+@frozen(kw_only=True)
+class _Task:
+    """What a process needs to write one package; it opens the checkpoint for itself."""
+
+    laid: Plan
+    package: PackagePlan
+    checkpoint: str
+    written: Mapping[RoundedKey, Extent]
+    path: Path
+    identity: Identity
+
+    def run(self) -> None:
+        """Write the package."""
+        weights = bind(open_checkpoint(self.checkpoint), self.laid.architecture)
+        rounded = Rounded(weights, lambda _: None, dict(self.written))
+        write_package(self.laid, self.package, rounded, self.path, self.identity)

@@ -54,7 +54,7 @@ def describe(plan: Plan, written: Written) -> manifest.Manifest:
         build=written.identity.build,
         name=topology.name,
         status=topology.status,
-        precision=plan.dtype.value,
+        precision=plan.dtype.float_name,
         toolchain=toolchain(),
         target=target,
         model=manifest.ModelInfo(

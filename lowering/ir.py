@@ -12,14 +12,13 @@ checkpoint tensors, the rest are attributes. Types are derived by the op and nev
 from collections.abc import Iterator
 from enum import Enum
 from math import prod
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import attrs
 from attrs import field, frozen
 
 from topoc.dsl.source import Span
 from topoc.lowering.manifest import Sink, Source
-
 
 T = TypeVar("T")
 
@@ -30,6 +29,11 @@ class DType(Enum):
     FP16 = "fp16"
     FP32 = "fp32"
     INT32 = "int32"
+
+    @property
+    def float_name(self) -> Literal["fp16", "fp32"]:
+        """The manifest's word for it, of a float type."""
+        return "fp32" if self is DType.FP32 else "fp16"
 
     @property
     def bytes(self) -> int:
@@ -80,8 +84,8 @@ class Weight:
 
     @property
     def key(self) -> str:
-        """The identity of the constant: role, recipe and element type."""
-        offset = f" + {self.offset:g}" if self.offset else ""
+        """The identity of the constant, but for its element type: role and recipe."""
+        offset = f" + {self.offset:.17g}" if self.offset else ""
         factor = f" * {self.factor!r}" if self.factor != 1.0 else ""
         return f"{self.role}{offset}{factor}"
 

@@ -106,7 +106,9 @@ class Source:
     window: int | None = None  # mask
     slots: int | None = None  # mask, slot
     rule: SlotRule | None = None  # mask, slot
-    keys: Keys | None = None  # mask: the cache as the call leaves it, or before it and the call's own
+    keys: Keys | None = (
+        None  # mask: the cache as the call leaves it, or before it and the call's own
+    )
     fill: float | None = None  # mask
 
 

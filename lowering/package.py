@@ -78,4 +78,3 @@ def prepare(package: Path) -> Path:
 
 def _item(name: str, description: str, path: str) -> dict[str, str]:
     return {"author": "com.apple.CoreML", "description": description, "name": name, "path": path}
-

@@ -1,6 +1,7 @@
 """What a topology becomes: packages of programs, the buffers a host keeps, the steps it makes."""
 
 from math import prod
+from typing import Literal
 
 from attrs import frozen
 
@@ -78,16 +79,14 @@ def plan(
 ) -> Plan:
     """Build every program, run the passes over it, and lay out what the host does."""
     pipeline = passes.pipeline(scales)
-    built: dict[str, list[Program]] = {}
-    chunks: dict[str, Chunk] = {}
+    built: dict[Chunk, list[Program]] = {}
     functions = []
     for function in topology.functions:
         steps = []
         for chunk in topology.chunks_of(function):
             raw = build(topology, architecture, function, chunk, dtype=dtype)
             program = passes.run(pipeline, raw)
-            built.setdefault(chunk.name, []).append(program)
-            chunks[chunk.name] = chunk
+            built.setdefault(chunk, []).append(program)
             steps.append(_step(topology, function, chunk, program))
         functions.append(_function(function, steps))
     return Plan(
@@ -95,10 +94,10 @@ def plan(
         architecture=architecture,
         dtype=dtype,
         packages=tuple(
-            PackagePlan(name=name, chunk=chunks[name], programs=tuple(programs))
-            for name, programs in built.items()
+            PackagePlan(name=chunk.name, chunk=chunk, programs=tuple(programs))
+            for chunk, programs in built.items()
         ),
-        buffers=_buffers(topology, architecture, tuple(chunks.values()), dtype),
+        buffers=_buffers(topology, architecture, tuple(built), dtype),
         functions=tuple(functions),
     )
 
@@ -109,9 +108,7 @@ def _function(function: Function, steps: list[manifest.Step]) -> manifest.Functi
     )
 
 
-def _step(
-    topology: Topology, function: Function, chunk: Chunk, program: Program
-) -> manifest.Step:
+def _step(topology: Topology, function: Function, chunk: Chunk, program: Program) -> manifest.Step:
     return manifest.Step(
         package=f"{chunk.name}.mlpackage",
         function=program.name,
@@ -140,10 +137,10 @@ def _step(
 def _buffers(
     topology: Topology, architecture: Architecture, chunks: tuple[Chunk, ...], dtype: DType
 ) -> tuple[manifest.Buffer, ...]:
-    kind = "fp32" if dtype is DType.FP32 else "fp16"
+    both: tuple[Literal["k"], Literal["v"]] = ("k", "v")
     return tuple(
-        cache.buffer(chunk.name, holds, kind)
+        cache.buffer(chunk.name, holds, dtype)
         for chunk in chunks
         for cache in caches_of(topology, architecture, chunk)
-        for holds in ("k", "v")
+        for holds in both
     )

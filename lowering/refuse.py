@@ -15,7 +15,7 @@ HOST_TABLE = (("int8", (("per", "row"),)),)
 def refusals(topology: Topology) -> Iterator[Diagnostic]:
     """One error for each thing that can't be lowered, layers of one rule together."""
     yield from _once(topology, map(_attention, topology.blocks))
-    yield from _once(topology, map(_kv, topology.blocks))
+    yield from _once(topology, (_kv(topology, block) for block in topology.blocks))
     for function in topology.functions:
         yield from _function(topology, function)
     for chunk in topology.chunks:
@@ -44,14 +44,18 @@ def _attention(block: Block) -> Fault | None:
     return "attention", f"attention `{kind}` is not lowered yet", block.attention.span
 
 
-def _kv(block: Block) -> Fault | None:
+def _kv(topology: Topology, block: Block) -> Fault | None:
     kv = block.kv
     if kv.donor is not None:
         return "kv", "`share` is not lowered yet", kv.span
     if kv.store is Store.STATE:
-        return "kv", "`store state` is not lowered yet", kv.span
+        return "kv", "`store state` is not lowered yet", kv.at("store")
     if kv.write is Write.SLICE:
-        return "kv", "`write slice` is not lowered yet", kv.span
+        return "kv", "`write slice` is not lowered yet", kv.at("write")
+    heads = topology.layers.layers[block.index].kv_heads
+    if kv.padded_heads is not None and kv.padded_heads < heads:
+        words = f"a padded row of {kv.padded_heads} KV heads can't hold a layer of {heads}"
+        return "kv", words, kv.at("row")
     return None
 
 
@@ -69,6 +73,9 @@ def _function(topology: Topology, function: Function) -> Iterator[Diagnostic]:
 
 
 def _chunk(topology: Topology, chunk: Chunk) -> Iterator[Diagnostic]:
+    if all(part.head is not None and part.head.mode == "hidden" for part in chunk.parts):
+        words = f"chunk `{chunk.name}` computes nothing, which is not lowered yet"
+        yield _refusal(topology, "chunk", words, chunk.span)
     for part in chunk.parts:
         if part.kind not in PARTS:
             yield _refusal(topology, "part", f"part `{part.kind}` is not lowered yet", part.span)

@@ -61,9 +61,7 @@ def scales_for(ranges: tuple[Range, ...], eps: float) -> Scales:
     branches = [
         tuple(_lift(swing, eps) for swing in one.branches) or (1.0, 1.0) for one in ranges[:-1]
     ]
-    return Scales(
-        residual=residual_scales(ranges), branches=tuple((a, mlp) for a, mlp in branches)
-    )
+    return Scales(residual=residual_scales(ranges), branches=tuple((a, mlp) for a, mlp in branches))
 
 
 def residual_scales(ranges: tuple[Range, ...]) -> tuple[float, ...]:

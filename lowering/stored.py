@@ -60,8 +60,7 @@ class Rounded:
         if key in self.written:
             self._copy(self.written[key], file)
         else:
-            for block in rounded(self.weights, weight):
-                file.write(block.numpy().data)
+            file.writelines(block.numpy().data for block in rounded(self.weights, weight))
             self.written[key] = Extent(path, start, file.tell() - start)
         self.told(weight)
 

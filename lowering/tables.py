@@ -26,7 +26,7 @@ def write_embedding(plan: Plan, rounded: Rounded, directory: Path) -> Table:
     schemes = plan.topology.recipe("embed")
     if schemes and plan.dtype is not DType.FP32:
         return _write_int8(plan, rounded.weights, directory)
-    kind = plan.dtype.value
+    kind = plan.dtype.float_name
     path = directory / f"embed.{kind}.bin"
     weight = Weight("embed", TensorType(plan.dtype, (arch.vocabulary, arch.hidden)))
     with path.open("w+b") as file:
@@ -68,7 +68,5 @@ def write_ropes(plan: Plan, directory: Path) -> dict[str, RopeTable]:
         angles = table(plan.architecture.rope(name), plan.topology.context, kind)
         path = directory / f"rope_{name}.npy"
         np.save(path, angles)
-        written[name] = RopeTable(
-            path=path.name, positions=angles.shape[1], width=angles.shape[2]
-        )
+        written[name] = RopeTable(path=path.name, positions=angles.shape[1], width=angles.shape[2])
     return written

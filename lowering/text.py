@@ -1,8 +1,10 @@
 """Programs as text, and back; the text is what people read and what golden tests hold.
 
-    program decode(%hidden: fp16[1,64,1,1] = embedding(name=embed, scale=0.5)) {
-      %normed: fp16[1,64,1,1] = rms_norm(x=%hidden, gain=@(norm + 1: fp16[64]), eps=1e-06, axis=1) # l0
-      return %normed -> hidden()
+    program decode(
+      %hidden: fp16[1,64,1,1] = embedding(name=embed, scale=0.5)
+    ) {
+      %out: fp16[1,64,1,1] = rms_norm(x=%hidden, gain=@(norm: fp16[64]), eps=1e-06, axis=1) # l0
+      return %out -> hidden()
     }
 
 Spans are left out: equality ignores them too.
@@ -10,16 +12,16 @@ Spans are left out: equality ignores them too.
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args, get_origin
 
 import attrs
 
-from topoc.lowering.ir import Binding, DType, Input, Op, Output, Program, TensorType, Value, Weight
+from topoc.lowering.ir import Binding, DType, Input, Output, Program, TensorType, Value, Weight
 from topoc.lowering.manifest import Sink, Source
 from topoc.lowering.ops import ALL_OPS
 
 OPS: Final = {op.mnemonic: op for op in ALL_OPS}
-TYPE = r"(?:fp16|fp32|int32)\[[\d,]+\]"
+TYPE = r"(?:fp16|fp32|int32)\[\d+(?:,\d+)*\]"
 INPUT = re.compile(rf"%(\w+): ({TYPE}) = (\w+)\((.*)\)")
 BINDING = re.compile(rf"  ((?:%\w+: {TYPE}(?:, )?)+) = (\w+)\((.*)\)(?: # l(\d+))?")
 RESULT = re.compile(rf"%(\w+): ({TYPE})")
@@ -48,7 +50,8 @@ def _input(one: Input) -> str:
 def _binding(binding: Binding) -> str:
     results = ", ".join(f"%{value.name}: {value.type}" for value in binding.results)
     arguments = ", ".join(
-        f"{one.name}={_shown(getattr(binding.op, one.name))}" for one in attrs.fields(type(binding.op))
+        f"{one.name}={_shown(getattr(binding.op, one.name))}"
+        for one in attrs.fields(type(binding.op))
     )
     layer = "" if binding.layer is None else f" # l{binding.layer}"
     return f"  {results} = {binding.op.mnemonic}({arguments}){layer}"
@@ -82,6 +85,8 @@ def parse(text: str) -> Program:
     body = _take(lines, until="}")
     bindings = tuple(reader.binding(line) for line in body if not line.startswith("  return"))
     outputs = tuple(reader.output(line) for line in body if line.startswith("  return"))
+    for line in lines:
+        raise ProgramTextError(line)
     return Program(name, inputs, bindings, outputs)
 
 
@@ -95,17 +100,24 @@ def _head(text: str) -> tuple[str, Iterator[str]]:
 
 
 def _take(lines: Iterator[str], *, until: str) -> list[str]:
-    taken = []
+    taken: list[str] = []
     for line in lines:
         if line == until:
             return taken
         taken.append(line)
-    raise ProgramTextError(f"no line {until!r}")
+    raise ProgramTextError(until)
 
 
 def _type(text: str) -> TensorType:
     dtype, _, shape = text.rstrip("]").partition("[")
     return TensorType(DType(dtype), tuple(map(int, shape.split(","))))
+
+
+def _arguments(text: str, line: str) -> list[tuple[str, str]]:
+    found = list(ARGUMENT.finditer(text))
+    if "".join(one[0] for one in found) != text:
+        raise ProgramTextError(line)
+    return [(one[1], one[2]) for one in found]
 
 
 class _Reader:
@@ -116,20 +128,19 @@ class _Reader:
 
     def input(self, line: str) -> Input:
         name, type_, kind, arguments = _match(INPUT, line.strip().rstrip(","), line)
-        return Input(self._bound(name, type_), self._port(Source, kind, arguments))
+        port = self._made(Source, [("kind", kind), *_arguments(arguments, line)], line)
+        return Input(self._bound(name, type_), port)
 
     def output(self, line: str) -> Output:
         name, kind, arguments = _match(OUTPUT, line, line)
-        return Output(self._value(name, line), self._port(Sink, kind, arguments))
+        port = self._made(Sink, [("kind", kind), *_arguments(arguments, line)], line)
+        return Output(self._value(name, line), port)
 
     def binding(self, line: str) -> Binding:
         results, mnemonic, arguments, layer = _match(BINDING, line, line)
         if mnemonic not in OPS:
             raise ProgramTextError(line)
-        kind = OPS[mnemonic]
-        fields = {one.name: one.type for one in attrs.fields(kind)}
-        read = {k: self._read(v, fields.get(k), line) for k, v in ARGUMENT.findall(arguments)}
-        op = kind(**read)
+        op = self._made(OPS[mnemonic], _arguments(arguments, line), line)
         values = tuple(self._bound(*found) for found in RESULT.findall(results))
         return Binding(values, op, None if layer is None else int(layer))
 
@@ -142,10 +153,12 @@ class _Reader:
             raise ProgramTextError(line)
         return self.values[name]
 
-    def _port(self, port: Any, kind: str, arguments: str) -> Any:  # Source or Sink
-        types = {one.name: one.type for one in attrs.fields(port)}
-        read = {k: self._read(v, types[k], arguments) for k, v in ARGUMENT.findall(arguments)}
-        return port(kind=kind, **read)
+    def _made(self, kind: Any, told: list[tuple[str, str]], line: str) -> Any:  # op, Source, Sink
+        types = {one.name: one.type for one in attrs.fields(kind)}
+        try:
+            return kind(**{name: self._read(text, types[name], line) for name, text in told})
+        except (KeyError, TypeError, ValueError) as fault:
+            raise ProgramTextError(line) from fault
 
     def _read(self, text: str, kind: Any, line: str) -> Any:  # the annotation of a field
         if text.startswith("%"):
@@ -156,6 +169,8 @@ class _Reader:
         if text.startswith("@"):
             role, offset, factor, type_ = _match(WEIGHT, text, line)
             return Weight(role, _type(type_), float(offset or 0.0), float(factor or 1.0))
+        if get_origin(kind) is Literal and text not in get_args(kind):
+            raise ProgramTextError(line)
         if kind is float or kind == float | None:
             return float(text)
         return int(text) if kind is int or kind == int | None else text

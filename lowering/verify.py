@@ -8,13 +8,37 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from topoc.lowering.ir import Program, Value
+from topoc.lowering.ir import Program, TensorType, Value
 from topoc.lowering.ops import ALL_OPS
 
 LEGAL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 RESERVED = frozenset(
-    "any bool program func tensor list dict tuple true false string bf16 fp16 fp32 fp64 int8 int16"
-    " int32 int64 uint8 uint16 uint32 uint64 state".split()
+    [
+        "any",
+        "bool",
+        "program",
+        "func",
+        "tensor",
+        "list",
+        "dict",
+        "tuple",
+        "true",
+        "false",
+        "string",
+        "bf16",
+        "fp16",
+        "fp32",
+        "fp64",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "state",
+    ]
 )
 MAX_RANK = 5
 
@@ -38,6 +62,8 @@ def _values(program: Program) -> list[Value]:
 
 def _names(program: Program) -> Iterator[str]:
     counts = Counter(value.name for value in _values(program))
+    if not LEGAL.fullmatch(program.name) or program.name.lower() in RESERVED:
+        yield f"`{program.name}` is no name that MIL keeps"
     for name, count in counts.items():
         if count > 1:
             yield f"%{name} is bound {count} times"
@@ -66,9 +92,9 @@ def _uses(program: Program) -> Iterator[str]:
                 yield f"%{operand.name} is read before it is bound"
         known.update(binding.results)
         read.update(binding.op.operands)
-    for value in known - read:
-        if all(value not in b.results or len(b.results) == 1 for b in program.bindings):
-            yield f"%{value.name} is never read"
+    for values in [(one.value,) for one in program.inputs] + [b.results for b in program.bindings]:
+        if not read.intersection(values):
+            yield f"%{values[0].name} is never read"
     outputs = Counter(output.value for output in program.outputs)
     for value, count in outputs.items():
         if count > 1 or value not in known or any(value == one.value for one in program.inputs):
@@ -76,7 +102,7 @@ def _uses(program: Program) -> Iterator[str]:
 
 
 def _weights(program: Program) -> Iterator[str]:
-    types = {}
+    types: dict[str, TensorType] = {}
     for weight in program.weights:
         if types.setdefault(weight.key, weight.type) != weight.type:
             yield f"@{weight.key} is used at two types"

@@ -15,7 +15,14 @@ _UNPROVEN = "not proved by lint: placement, speed and accuracy, which take a dev
 
 @click.command("lint")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--format", "style", type=click.Choice(["text", "json"]), default="text")
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["text", "json", "sarif", "github"]),
+    default="text",
+    show_default=True,
+    help="How to write the findings.",
+)
 @click.option(
     "--fail-on",
     type=click.Choice(["note", "warning", "error"]),

@@ -8,7 +8,7 @@ from io import TextIOWrapper
 import click
 
 from topoc.dsl.diagnostic import Diagnostic
-from topoc.dsl.render import Paint, as_json, as_text, plain
+from topoc.dsl.render import Paint, as_github, as_json, as_sarif, as_text, plain
 
 CLEAN, FINDINGS, COULD_NOT_RUN = 0, 1, 2
 
@@ -33,11 +33,22 @@ def progress(text: str) -> None:
 
 
 def report(findings: Sequence[Diagnostic], style: str) -> None:
-    """Findings as the result of a command, as `text` or `json`."""
+    """Findings as the result of a command: `text`, `json`, `sarif` or `github`."""
     if style == "json":
         click.echo(as_json(findings))
+    elif style == "sarif":
+        click.echo(_sarif(findings))
     elif findings:
-        click.echo(as_text(findings, _paint(err=False)))
+        text = as_text(findings, _paint(err=False)) if style == "text" else as_github(findings)
+        click.echo(text)
+
+
+def _sarif(findings: Sequence[Diagnostic]) -> str:
+    from importlib.metadata import version
+
+    from topoc.dsl.lint.lessons import summary
+
+    return as_sarif(findings, version("topoc"), summary)
 
 
 def problems(findings: Sequence[Diagnostic]) -> None:

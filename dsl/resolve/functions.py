@@ -1,12 +1,12 @@
 """The `functions` line: what the chunks offer, and the chunk list of each function."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from attrs import evolve
 
 from topoc.dsl import ast
 from topoc.dsl.diagnostic import error
-from topoc.dsl.model import Chunk, Function, Kv
+from topoc.dsl.model import Chunk, Function, Kv, Role
 from topoc.dsl.resolve.arguments import arguments
 from topoc.dsl.resolve.chain import Link
 from topoc.dsl.resolve.chunks import UNITS, Listed, chunks
@@ -15,7 +15,11 @@ from topoc.dsl.resolve.scope import Option, Scope
 
 _ONE = (Option("package", words=("shared", "separate")), Option("unit", words=UNITS))
 _SEVERAL = (Option("tokens", required=True), Option("write", words=("graph", "host")), *_ONE)
-ROLES = {"decode": _ONE, "prefill": _SEVERAL, "verify": _SEVERAL}
+ROLES: Mapping[Role, tuple[Option, ...]] = {
+    "decode": _ONE,
+    "prefill": _SEVERAL,
+    "verify": _SEVERAL,
+}
 
 
 def functions(
@@ -56,10 +60,11 @@ def _named(scope: Scope, links: tuple[Link, ...], context: int) -> list[Function
 
 
 def _function(scope: Scope, call: ast.Call, context: int) -> Function | None:
-    if call.name not in ROLES:
+    role = next((one for one in ROLES if one == call.name), None)
+    if role is None:
         scope.unknown("function.unknown", call.name, ROLES, call.span, "function")
         return None
-    given = arguments(scope, call, ROLES[call.name], "function.argument")
+    given = arguments(scope, call, ROLES[role], "function.argument")
     if given is None:
         return None
     tokens = given.get("tokens", 1)
@@ -69,8 +74,8 @@ def _function(scope: Scope, call: ast.Call, context: int) -> Function | None:
         return None
     unit = given.get("unit")
     return Function(
-        name=call.name if call.name == "decode" else f"{call.name}_{tokens}",
-        role=call.name,
+        name=role if role == "decode" else f"{role}_{tokens}",
+        role=role,
         tokens=tokens,
         write="graph" if given.get("write") == "graph" else "host",
         separate=given.get("package") == "separate",

@@ -1,6 +1,7 @@
 """The KV caches of a chunk: which layers share a tensor, how a call reads and writes it."""
 
 from collections import Counter
+from typing import Literal
 
 from attrs import define, evolve, field, frozen
 
@@ -8,7 +9,7 @@ from topoc.dsl.model import Chunk, Kv, Topology, Write
 from topoc.lowering.architecture import Architecture
 from topoc.lowering.build.layer import Keys
 from topoc.lowering.build.scope import Scope
-from topoc.lowering.ir import Value
+from topoc.lowering.ir import DType, Value
 from topoc.lowering.manifest import Buffer, Sink, SlotRule, Source
 from topoc.lowering.ops.cache import (
     AppendRows,
@@ -44,12 +45,12 @@ class Cache:
         """(rows of layers, KV heads, slots, width)."""
         return len(self.layers), self.heads, self.kv.slots, self.width
 
-    def buffer(self, chunk: str, holds: str, dtype: str) -> Buffer:
+    def buffer(self, chunk: str, holds: Literal["k", "v"], dtype: DType) -> Buffer:
         """How the manifest tells it."""
         return Buffer(
             id=f"{chunk}.{holds}_{self.name}",
             shape=self.shape,
-            dtype=dtype,
+            dtype=dtype.float_name,
             holds=holds,
             layers=self.layers,
             rule=self.rule,
@@ -111,7 +112,8 @@ class CacheAccess:
 
     def export(self, scope: Scope) -> None:
         """Hand the whole cache, or the call's rows, to the host."""
-        kind, ending = ("buffer", "out") if self.in_graph else ("rows", "rows")
+        kind: Literal["buffer", "rows"] = "buffer" if self.in_graph else "rows"
+        ending = "out" if self.in_graph else "rows"
         for holds, stored in self._stored.items():
             name = f"{holds}_{self.cache.name}"
             rows = tuple(self._padded(scope, value) for value in stored)
@@ -155,6 +157,4 @@ class CacheAccess:
     def _padded(self, scope: Scope, value: Value) -> Value:
         if not self.cache.kv.padded:
             return value
-        return scope.bind(
-            f"{value.name}_padded", PadRow(value, self.cache.heads, self.cache.width)
-        )
+        return scope.bind(f"{value.name}_padded", PadRow(value, self.cache.heads, self.cache.width))

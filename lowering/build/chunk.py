@@ -63,7 +63,7 @@ class ChunkBuilder:
         return self._head(scope, part.head or Head(mode="argmax"), self._last_row(scope, x))
 
     def _embed(self, scope: Scope) -> Value:
-        """Rows of the table as it is stored, so that a tied head shares them, then the multiplier."""
+        """Rows as they are stored, so that a tied head shares them, then the multiplier."""
         arch, tokens = self.architecture, self.function.tokens
         ids = scope.input("tokens", (1, tokens), Source(kind="tokens"), DType.INT32)
         table = scope.weight("embed", (arch.vocabulary, arch.hidden))
@@ -71,7 +71,7 @@ class ChunkBuilder:
         return scope.bind("scaled", Scale(rows, arch.embed_multiplier))
 
     def _entry(self, scope: Scope) -> Value:
-        """The hidden state that the chunk begins with: the host's embedding, or the chunk before."""
+        """The hidden state that the chunk begins with: the host's, or the chunk's before."""
         chunks = self.topology.chunks_of(self.function)
         at = chunks.index(self.chunk)
         before = chunks[at - 1] if at else None
@@ -82,9 +82,7 @@ class ChunkBuilder:
             return scope.input("hidden", shape, Source(kind="embedding", name="embed"))
         return scope.input("hidden", shape, Source(kind="value", name=before.name))
 
-    def _layers(
-        self, scope: Scope, part: Part, x: Value, caches: dict[int, CacheAccess]
-    ) -> Value:
+    def _layers(self, scope: Scope, part: Part, x: Value, caches: dict[int, CacheAccess]) -> Value:
         for index in range(part.first, part.last + 1):
             scope.layer = index
             attend = partial(caches[index].attend, scope)

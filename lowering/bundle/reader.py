@@ -7,11 +7,11 @@ from pathlib import Path, PurePosixPath
 from attrs import field, frozen
 
 from topoc.dsl.diagnostic import Diagnostic, Place, TopocError, error
-from topoc.lowering.bundle.writer import MANIFEST, BundleWriter
 from topoc.lowering.bundle.consistency import disagreements
 from topoc.lowering.bundle.digest import files_below, tree_digest
-from topoc.lowering.manifest import Manifest
 from topoc.lowering.bundle.manifest_json import loads
+from topoc.lowering.bundle.writer import MANIFEST, BundleWriter
+from topoc.lowering.manifest import Manifest
 
 __all__ = ["MANIFEST", "Bundle", "BundleWriter", "open_bundle", "tree_digest"]
 

@@ -21,8 +21,8 @@ from attrs import define, evolve, field
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.lowering.bundle.digest import files_below, tree_digest
 from topoc.lowering.bundle.exchange import exchange
-from topoc.lowering.manifest import SCHEMA, File, Manifest
 from topoc.lowering.bundle.manifest_json import dumps
+from topoc.lowering.manifest import SCHEMA, File, Manifest
 
 MANIFEST = "manifest.json"
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})

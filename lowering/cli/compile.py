@@ -47,6 +47,7 @@ def _reasoned(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
 @options.model
 def command(
     file: str,
+    *,
     weights: str | None,
     output: Path | None,
     precision: str,
@@ -63,11 +64,13 @@ def command(
     from topoc.lowering.architecture import read
     from topoc.lowering.checkpoint.default import find_weights
     from topoc.lowering.checkpoint.open import open_checkpoint
-    from topoc.lowering.compiler import Request, compile_bundle
     from topoc.lowering.cli.progress import Lines
+    from topoc.lowering.compiler import Request, compile_bundle
     from topoc.lowering.ir import DType
 
-    topology = _checked(file, name, dict(define), model, allow, revisit)
+    topology = _checked(
+        file, name=name, define=dict(define), model=model, allow=allow, revisit=revisit
+    )
     topology = _narrowed(topology, functions, chunk)
     config = topology.layers.config
     request = Request(
@@ -86,6 +89,7 @@ def command(
 
 def _checked(
     file: str,
+    *,
     name: str | None,
     define: dict[str, float],
     model: Path | None,
@@ -99,7 +103,7 @@ def _checked(
     if topology is not None and not stopping:
         stopping += _verdict(topology, revisit)
     if topology is None or stopping:
-        view.problems(tuple(kept if not stopping else stopping))
+        view.problems(tuple(stopping or kept))
         raise SystemExit(view.FINDINGS)
     view.problems(kept)
     return topology
@@ -156,7 +160,7 @@ def _tell(manifest: "Manifest", directory: Path) -> None:
         peak = max(manifest.residual_peaks)
         scales = ", ".join(f"2^{scale.hex().partition('p')[2]}" for scale in switches)
         view.result(f"residual stream: |x| up to {peak:.0f}, held at {scales}")
-    for one in manifest.unproven:
-        view.result(f"unproven: {one}")
+    for claim in manifest.unproven:
+        view.result(f"unproven: {claim}")
     view.result(f"here:     topoc run {directory} --prompt TEXT")
     view.result(f"on a Mac: topoc run {directory} --prompt TEXT --engine coreml")

@@ -1,0 +1,1 @@
+"""Programs to what a device loads."""

@@ -6,8 +6,8 @@ import numpy as np
 from attrs import define, field, frozen
 
 from topoc.dsl.diagnostic import Place, TopocError, error
-from topoc.lowering.manifest import Function, Output, Step
 from topoc.lowering.engine.positions import Array
+from topoc.lowering.manifest import Function, Output, Step
 
 
 @frozen(kw_only=True, eq=False)

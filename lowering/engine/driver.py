@@ -12,9 +12,9 @@ from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.lowering.bundle.reader import Bundle
 from topoc.lowering.engine.call import Call, CallResult, Moment
 from topoc.lowering.engine.feeding import Feeder
-from topoc.lowering.manifest import Function, Output, Step
 from topoc.lowering.engine.positions import Array, store
 from topoc.lowering.engine.schedule import split, with_role
+from topoc.lowering.manifest import Function, Output, Step
 
 
 class Predictor(Protocol):

@@ -9,8 +9,8 @@ from attrs import define, field
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.lowering.bundle.reader import Bundle
 from topoc.lowering.engine.call import Call
-from topoc.lowering.manifest import Input, Source, Table
 from topoc.lowering.engine.positions import Array, key_positions, query_positions, slot_of, visible
+from topoc.lowering.manifest import Input, Source, Table
 
 DTYPES = {"fp16": np.float16, "fp32": np.float32, "int32": np.int32, "int8": np.int8}
 LIMITS = {"fp16": float(np.finfo(np.float16).max), "fp32": float(np.finfo(np.float32).max)}

@@ -9,10 +9,10 @@ from attrs import define, field
 
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.lowering.bundle.reader import Bundle
+from topoc.lowering.engine.positions import Array
 from topoc.lowering.interpret.machine import Machine
 from topoc.lowering.interpret.package import Package
 from topoc.lowering.manifest import Step
-from topoc.lowering.engine.positions import Array
 
 
 @define

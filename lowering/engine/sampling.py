@@ -7,8 +7,8 @@ from attrs import define, field
 
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.lowering.engine.call import CallResult
-from topoc.lowering.manifest import Manifest
 from topoc.lowering.engine.positions import Array
+from topoc.lowering.manifest import Manifest
 
 PLACE = Place("manifest.json", "functions")
 

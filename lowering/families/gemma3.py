@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from attrs import evolve
 
@@ -202,7 +203,7 @@ def _ropes(text: Fields, blocks: tuple[LayerSpec, ...]) -> tuple[tuple[str, Rope
     return tuple(ropes)
 
 
-def _activation(text: Fields) -> str:
+def _activation(text: Fields) -> Literal["gelu_tanh"]:
     name = text.text("hidden_activation", "gelu_pytorch_tanh")
     if name != "gelu_pytorch_tanh":
         found = f"activation `{name[:40]}` has no lowering in this family"

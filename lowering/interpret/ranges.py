@@ -69,20 +69,16 @@ class _LayerProbe:
         values = evaluate(program, self._inputs(program.inputs, x), self._fetch)
         return {value.name.partition("_")[2]: tensor for value, tensor in values.items()}
 
-    def _inputs(self, inputs: tuple[object, ...], x: torch.Tensor) -> dict[Value, torch.Tensor]:
-        spec = self.architecture.layers[self.index]
-        angles = torch.from_numpy(table(self.architecture.rope(spec.rope), x.shape[3], "float32"))
-        cos, sin = (one.T[None, None] for one in angles)
+    def _inputs(self, inputs: tuple[Input, ...], x: torch.Tensor) -> dict[Value, torch.Tensor]:
+        spec, tokens = self.architecture.layers[self.index], x.shape[3]
+        angles = torch.from_numpy(table(self.architecture.rope(spec.rope), tokens, "float32"))
         fed = {
-            "hidden": x,
-            "mask": _causal(x.shape[3], spec.window),
-            "rope_cos": cos,
-            "rope_sin": sin,
+            "embedding": x,
+            "mask": _causal(tokens, spec.window),
+            "rope_cos": angles[0].T[None, None],
+            "rope_sin": angles[1].T[None, None],
         }
-        return {
-            one.value: fed["hidden" if one.source.kind == "embedding" else one.source.kind]
-            for one in inputs
-        }
+        return {one.value: fed[one.source.kind] for one in inputs}
 
     def _fetch(self, weight: Weight) -> torch.Tensor:
         stored = self.tensors.rows(weight.role, 0, weight.type.shape[0])

@@ -19,9 +19,7 @@ class CacheRow(Op):
 
     def result_type(self) -> TensorType:
         """One row, in the layer's own geometry."""
-        return TensorType(
-            self.cache.type.dtype, (1, self.heads, self.cache.shape[2], self.width)
-        )
+        return TensorType(self.cache.type.dtype, (1, self.heads, self.cache.shape[2], self.width))
 
 
 @frozen
@@ -76,9 +74,7 @@ class AppendRows(Op):
     def result_type(self) -> TensorType:
         """S + T slots."""
         one, heads, slots, width = self.cache.shape
-        return TensorType(
-            self.cache.type.dtype, (one, heads, slots + self.new.shape[2], width)
-        )
+        return TensorType(self.cache.type.dtype, (one, heads, slots + self.new.shape[2], width))
 
 
 @frozen
@@ -90,6 +86,4 @@ class StackRows(Op):
 
     def result_type(self) -> TensorType:
         """As many rows as values."""
-        return TensorType(
-            self.rows[0].type.dtype, (len(self.rows), *self.rows[0].shape[1:])
-        )
+        return TensorType(self.rows[0].type.dtype, (len(self.rows), *self.rows[0].shape[1:]))

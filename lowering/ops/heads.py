@@ -18,9 +18,7 @@ class SplitHeads(Op):
     def result_type(self) -> TensorType:
         """Heads second, their width third."""
         one, channels, _, tokens = self.x.shape
-        return TensorType(
-            self.x.type.dtype, (one, self.heads, channels // self.heads, tokens)
-        )
+        return TensorType(self.x.type.dtype, (one, self.heads, channels // self.heads, tokens))
 
 
 @frozen

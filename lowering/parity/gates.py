@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from attrs import frozen
 
-from topoc.lowering.engine import Engine, Predictor
-from topoc.lowering.bundle import Bundle
+from topoc.lowering.bundle.reader import Bundle
+from topoc.lowering.engine.driver import Engine, Predictor
 
 Logits = np.ndarray[Any, np.dtype[np.float32]]
 Gate = Literal["i", "ii", "ii-unrounded", "iii"]

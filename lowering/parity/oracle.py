@@ -101,5 +101,7 @@ def _transformers() -> Any:
     except ImportError as failure:
         words = "the reference needs transformers, which is not installed"
         way = "pip install 'topoc[oracle]'"
-        raise TopocError(error("verify.no-oracle", words, Place("transformers"), help=way)) from failure
+        raise TopocError(
+            error("verify.no-oracle", words, Place("transformers"), help=way)
+        ) from failure
     return transformers

@@ -1,5 +1,6 @@
 """Fold the attention scale into the query norm."""
 
+from collections import Counter
 from typing import ClassVar
 
 from attrs import evolve, frozen
@@ -29,11 +30,12 @@ class FoldQueryScale(Pass):
     def run(self, program: Program) -> Program:
         """Fold wherever the query is a turned norm that nothing else reads."""
         producers = {value: b for b in program.bindings for value in b.results}
+        reads = Counter(value for b in program.bindings for value in b.op.operands)
         changed: dict[Value, Binding] = {}
         for binding in program.bindings:
             if not isinstance(binding.op, Attention) or binding.op.scale == 1.0:
                 continue
-            norm = _norm_behind(binding.op.q, producers)
+            norm = _norm_behind(binding.op.q, producers, reads)
             if norm is None or not isinstance(norm.op, RmsNorm):
                 continue
             gain = norm.op.gain.scaled(binding.op.scale)
@@ -44,8 +46,12 @@ class FoldQueryScale(Pass):
         )
 
 
-def _norm_behind(value: Value, producers: dict[Value, Binding]) -> Binding | None:
-    binding = producers.get(value)
+def _norm_behind(
+    value: Value, producers: dict[Value, Binding], reads: Counter[Value]
+) -> Binding | None:
+    """What a chain of values with one reader each begins with."""
+    binding = producers.get(value) if reads[value] == 1 else None
     while binding is not None and isinstance(binding.op, (TokenRows, Rope)):
-        binding = producers.get(binding.op.x)
+        value = binding.op.x
+        binding = producers.get(value) if reads[value] == 1 else None
     return binding

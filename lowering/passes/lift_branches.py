@@ -30,12 +30,15 @@ class LiftBranches(Pass):
         producers = {value: b for b in program.bindings for value in b.results}
         changed: dict[Value, Binding] = {}
         for binding in program.bindings:
-            branch = producers.get(binding.op.x) if isinstance(binding.op, RmsNorm) else None
+            norm = binding.op
+            branch = producers.get(norm.x) if isinstance(norm, RmsNorm) else None
             factor = self._factor(branch)
-            if branch is not None and isinstance(branch.op, Linear) and factor != 1.0:
+            if not (isinstance(norm, RmsNorm) and branch and isinstance(branch.op, Linear)):
+                continue
+            if factor != 1.0:
                 weight = branch.op.weight.scaled(factor)
                 changed[branch.result] = evolve(branch, op=evolve(branch.op, weight=weight))
-                lifted = evolve(binding.op, eps=binding.op.eps * factor**2)
+                lifted = evolve(norm, eps=norm.eps * factor**2)
                 changed[binding.result] = evolve(binding, op=lifted)
         return evolve(
             program, bindings=tuple(changed.get(b.results[0], b) for b in program.bindings)

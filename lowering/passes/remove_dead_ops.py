@@ -12,9 +12,9 @@ from topoc.lowering.passes.rewrite import Pass
 class RemoveDeadOps(Pass):
     """Drop every binding and every input that neither an op nor an output reads.
 
-        %a = f(%x)             %b = g(%x)
-        %b = g(%x)      -->    return %b
-        return %b
+    %a = f(%x)             %b = g(%x)
+    %b = g(%x)      -->    return %b
+    return %b
     """
 
     name: ClassVar[str] = "remove-dead-ops"

@@ -58,8 +58,9 @@ class _Rescaling:
     def _entered(self, one: Input) -> Input:
         """The stream enters at the scale of the layer before, or of the first one."""
         reader = next((b for b in self.program.bindings if one.value in b.op.operands), None)
-        streams = one.source.kind in {"embedding", "value"} and reader is not None
-        if not streams or isinstance(reader.op, Linear):
+        if one.source.kind not in {"embedding", "value"} or reader is None:
+            return one
+        if isinstance(reader.op, Linear):  # it was normalised in the chunk before
             return one
         layer = next((b.layer for b in self.program.bindings if b.layer is not None), None)
         before = len(self.scales) - 2 if layer is None else max(layer - 1, 0)

@@ -17,9 +17,7 @@ def attention(op: Attention, env: Environment) -> Any:
     _, groups, slots, _ = op.k.shape
     rows = heads // groups * tokens
     q = env.op("reshape", part="q", x=env[op.q], shape=(1, groups, rows, width))
-    scores = env.op(
-        "matmul", part="scores", x=q, y=env[op.k], transpose_x=False, transpose_y=True
-    )
+    scores = env.op("matmul", part="scores", x=q, y=env[op.k], transpose_x=False, transpose_y=True)
     if op.scale != 1.0:
         scores = env.op("mul", part="scaled", x=scores, y=op.scale)
     scores = env.op("reshape", part="by_head", x=scores, shape=(1, heads, tokens, slots))

@@ -38,8 +38,10 @@ def pad_row(op: PadRow, env: Environment) -> Any:
 
 @emits(ShiftIn)
 def shift_in(op: ShiftIn, env: Environment) -> Any:
-    """All slots but the first, then the new row."""
+    """All slots but the first, then the new row; where there is one slot, the new row alone."""
     one, heads, slots, width = op.cache.shape
+    if slots == 1:
+        return env.op("identity", x=env[op.new])
     newest = env.op(
         "slice_by_size",
         part="newest",

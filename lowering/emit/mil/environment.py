@@ -40,7 +40,6 @@ class Environment:
     placeholders: Placeholders
     vars: dict[Value, Any] = field(factory=dict)
     prefix: str = ""
-    results: tuple[Value, ...] = ()
     _constants: dict[object, Any] = field(factory=dict)
     _names: set[str] = field(factory=set)
 
@@ -92,7 +91,7 @@ class Environment:
         if isinstance(value, (bool, str, np.ndarray)):
             return value
         if isinstance(value, float):
-            return NUMPY[self.dtype](value)
+            return np.array(value, NUMPY[self.dtype])[()]
         return np.int32(value) if isinstance(value, int) else np.array(value, np.int32)
 
     def _unique(self, wanted: str) -> str:

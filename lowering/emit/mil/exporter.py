@@ -54,20 +54,21 @@ def _exporter(program: Any, placeholders: Placeholders, sink: WeightSink) -> Any
         def create_file_value(self, var: Any) -> Any:
             key = var.op.weight_id
             if key not in self.weight_id_to_file_value:
-                self.weight_id_to_file_value[key] = self._written(var, key)
+                self.weight_id_to_file_value[key] = _written(var, placeholders, sink)
             return self.weight_id_to_file_value[key]
 
-        def _written(self, var: Any, key: str) -> Any:
-            if key in placeholders.weights:
-                weight, layout = placeholders.weights[key]
-                shape, offset = stored_shape(weight.type.shape, layout), sink.weight(weight, layout)
-            else:
-                shape, offset = var.val.shape, sink.literal(var.val)
-            primitive = load.types_to_proto_primitive(var.sym_type.get_primitive())
-            return load.create_file_value_tensor(
-                file_name=FILE, offset=offset, dim=shape, data_type=primitive
-            )
+    return StreamingExporter(prog=program, weights_dir="", specification_version=kit.specification)
 
-    return StreamingExporter(
-        prog=program, weights_dir="", specification_version=kit.specification
+
+def _written(var: Any, placeholders: Placeholders, sink: WeightSink) -> Any:
+    """Write a constant; gives the value that refers to its record."""
+    load, key = toolkit().load, var.op.weight_id
+    if key in placeholders.weights:
+        weight, layout = placeholders.weights[key]
+        shape, offset = stored_shape(weight.type.shape, layout), sink.weight(weight, layout)
+    else:
+        shape, offset = var.val.shape, sink.literal(var.val)
+    primitive = load.types_to_proto_primitive(var.sym_type.get_primitive())
+    return load.create_file_value_tensor(
+        file_name=FILE, offset=offset, dim=shape, data_type=primitive
     )

@@ -27,7 +27,7 @@ def merge_heads(op: MergeHeads, env: Environment) -> Any:
 
 @emits(Rope)
 def rope(op: Rope, env: Environment) -> Any:
-    """x cos + [-second half, first half] sin; cosines and sines are inputs, never gathers."""
+    """X cos + [-second half, first half] sin; cosines and sines are inputs, never gathers."""
     x, (one, heads, width, tokens) = env[op.x], op.x.shape
     size = (one, heads, width // 2, tokens)
     first = env.op("slice_by_size", part="first", x=x, begin=(0, 0, 0, 0), size=size)

@@ -1,0 +1,70 @@
+"""`topoc explain`: what a code means, why, and how to mend what it finds."""
+
+from collections.abc import Iterator
+from inspect import cleandoc
+from textwrap import indent
+
+import click
+
+from topoc.dsl.cli import view
+from topoc.dsl.diagnostic import Place, TopocError, error
+from topoc.dsl.lint.lessons import LESSONS, NOT_LOWERED, Lesson, summary
+from topoc.dsl.lint.rule import Rule
+from topoc.dsl.lint.rules import ALL_RULES
+from topoc.dsl.suggest import close, quoted
+
+
+@click.command("explain")
+@click.argument("code", metavar="CODE")
+def command(code: str) -> None:
+    """Explain CODE, as it stands in the brackets of a finding: `kv.donor-forgets`."""
+    code = code.strip("[]`")
+    rule = next((one for one in ALL_RULES if one.code == code), None)
+    if rule is not None:
+        view.result("\n".join(_rule(rule)))
+    elif code in LESSONS:
+        view.result("\n".join(_lesson(code, LESSONS[code])))
+    elif code.endswith(NOT_LOWERED):
+        view.result(f"{code}\n\n{summary(code)}")
+    else:
+        message = f"no finding has the code `{code}`"
+        raise TopocError(error("name.unknown", message, Place("topoc explain"), help=_near(code)))
+
+
+def _rule(rule: type[Rule]) -> Iterator[str]:
+    yield f"{rule.code}: {rule.severity.value}, {_standing(rule)}"
+    yield f"\n{cleandoc(rule.__doc__ or '')}"
+    if rule.evidence:
+        yield "\nevidence"
+    for one in rule.evidence:
+        yield f"  {one.trust.value} {one.date}: {one.what}"
+        yield f"    {one.source}"
+    yield from _example("wrong", rule.bad)
+    yield from _example("right", rule.good)
+
+
+def _standing(rule: type[Rule]) -> str:
+    if rule.coherence:
+        return "can't be allowed"
+    about = "about the Neural Engine" if rule.placement else "about any unit"
+    return f"{about}, can be allowed with a reason"
+
+
+def _lesson(code: str, lesson: Lesson) -> Iterator[str]:
+    yield f"{code}\n\n{lesson.says}"
+    yield from _example("wrong", lesson.wrong)
+    yield from _example("right", lesson.right or "(without the line)")
+
+
+def _example(title: str, text: str) -> Iterator[str]:
+    yield f"\n{title}"
+    yield indent(text.strip(), "  ")
+
+
+def _near(code: str) -> str:
+    """The codes that look like one, else those of its family, else where they are listed."""
+    known = [*(rule.code for rule in ALL_RULES), *LESSONS]
+    if found := close(code, known):
+        return f"did you mean {quoted(found)}?"
+    family = sorted(one for one in known if one.partition(".")[0] == code.partition(".")[0])
+    return f"this family has {quoted(family, 'and')}" if family else "`topoc rules` lists them all"

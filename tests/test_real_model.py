@@ -1,0 +1,119 @@
+"""The real Gemma 3 270M: its text, its gates, and what it would say without the rescale."""
+
+from pathlib import Path
+
+import pytest
+
+from topoc.dsl.load import load
+from topoc.lowering.architecture import layers, read
+from topoc.lowering.bundle.reader import open_bundle
+from topoc.lowering.checkpoint.bind import bind
+from topoc.lowering.checkpoint.open import open_checkpoint
+from topoc.lowering.compiler import Request, compile_bundle
+from topoc.lowering.engine.driver import Engine
+from topoc.lowering.engine.predict import InterpreterPredictor
+from topoc.lowering.ir import DType
+from topoc.lowering.parity.gates import difference, teacher_forced
+from topoc.lowering.parity.oracle import Oracle
+from topoc.lowering.parity.proof import default_positions, prove
+from topoc.lowering.tokenizer import load_tokenizer
+
+pytest_plugins = ["real_model"]
+pytestmark = [pytest.mark.real, pytest.mark.xdist_group("real")]
+
+PROMPT = "The capital of France is"
+BEGINNING = " the capital of the country of France. It is the largest city in France"
+COUNT = 30
+
+
+def compiled(gguf, name, target, **options):
+    topology, findings = load(name, layers=layers)
+    assert topology is not None, findings
+    request = Request(
+        topology=topology,
+        architecture=read(topology.layers.config),
+        reader=open_checkpoint(gguf),
+        **options,
+    )
+    compile_bundle(request, target)
+    return open_bundle(target)
+
+
+@pytest.fixture(scope="module")
+def oracle(real_gguf):
+    config = Path(__file__).parent.parent / "topologies" / "models" / "gemma3-270m.json"
+    weights = bind(open_checkpoint(real_gguf), read(config))
+    folder = real_gguf.parent / "reference"
+    folder.mkdir()
+    (folder / "config.json").write_bytes(config.read_bytes())
+    return Oracle.of(folder / "config.json", weights)
+
+
+@pytest.fixture(scope="module")
+def shipped(real_gguf, tmp_path_factory):
+    return compiled(real_gguf, "gemma3_270m", tmp_path_factory.mktemp("shipped") / "bundle")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(shipped):
+    return load_tokenizer(shipped.path)
+
+
+@pytest.fixture(scope="module")
+def prompt(tokenizer):
+    return tokenizer.encode(PROMPT)
+
+
+@pytest.fixture(scope="module")
+def continuation(oracle, prompt):
+    """What transformers says next, greedily, from a full pass for every token."""
+    return oracle.greedy(prompt, COUNT)
+
+
+def said(bundle, prompt, only):
+    """What a bundle says next; `only` is the function that reads the prompt."""
+    engine = Engine(bundle, InterpreterPredictor(bundle))
+    token = engine.feed(prompt, only=only).token
+    tokens = [token]
+    while len(tokens) < COUNT:
+        tokens.append(engine.feed(tokens[-1:], only="decode").token)
+    return tokens
+
+
+def test_reference_speaks_of_the_capital(tokenizer, prompt, continuation):
+    assert prompt[0] == 2
+    assert tokenizer.decode(continuation).startswith(BEGINNING)
+
+
+@pytest.mark.parametrize("name", ["gemma3_270m", "gemma3_270m_1chunk"])
+def test_fp32_build_says_what_transformers_says(
+    real_gguf, tmp_path, prompt, continuation, name
+):
+    bundle = compiled(real_gguf, name, tmp_path / "bundle", precision=DType.FP32)
+
+    assert said(bundle, prompt, "decode") == continuation
+    assert said(bundle, prompt, None) == continuation
+
+
+def test_shipped_package_holds_every_gate(shipped, oracle):
+    """At the positions around the window of 512 and its double too."""
+    verdicts = list(prove(shipped, oracle, default_positions(shipped.manifest)))
+
+    assert [verdict.gate for verdict in verdicts] == ["ii", "ii-unrounded", "iii"]
+    assert all(verdict.kept for verdict in verdicts), verdicts
+
+
+def test_stream_is_held_at_two_powers_of_two(shipped):
+    assert set(shipped.manifest.residual_scales) == {2.0**-7, 2.0**-9}
+    assert max(shipped.manifest.residual_peaks) > 65504
+
+
+def test_without_the_rescale_fp16_arithmetic_overflows(
+    real_gguf, tmp_path, oracle, prompt
+):
+    bundle = compiled(real_gguf, "gemma3_270m", tmp_path / "bundle", rescale=False)
+    predictor = InterpreterPredictor(bundle, rounding=True)
+    places = range(len(prompt))
+    found = teacher_forced(bundle, predictor, prompt, places)
+
+    assert not difference(found, oracle.logits(prompt), places).keeps("iii")
