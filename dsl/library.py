@@ -66,24 +66,26 @@ def find(name: str) -> Path:
     path = Path(name)
     if name == STDIN or path.exists() or len(path.parts) != 1:
         return path
-    shipped = {one.stem: one for one in _shipped().glob("*.topo")}
+    known = shipped()
     stem = name.removesuffix(".topo")
-    if stem not in shipped:
-        help_ = advice(stem, shipped, "shipped topologies are")
+    if stem not in known:
+        help_ = advice(stem, known, "shipped topologies are")
         message = f"no file and no shipped topology is called `{name}`"
         raise _refusal(message, name, help_=help_)
-    return shipped[stem]
+    return known[stem]
+
+
+def shipped() -> dict[str, Path]:
+    """The topologies that topoc ships, by name."""
+    from importlib.resources import files  # half the cost of a start, and seldom needed
+
+    folder = Path(str(files("topoc.topologies")))
+    return {one.stem: one for one in sorted(folder.glob("*.topo"))}
 
 
 def _bytes(path: Path) -> bytes:
     with path.open("rb") as file:
         return file.read(LARGEST + 1)
-
-
-def _shipped() -> Path:
-    from importlib.resources import files  # half the cost of a start, and seldom needed
-
-    return Path(str(files("topoc.topologies")))
 
 
 def _refusal(message: str, name: str, code: str = "name.unknown", help_: str = "") -> TopocError:

@@ -47,7 +47,7 @@ def toolchain() -> dict[str, str]:
 
 def describe(plan: Plan, written: Written) -> manifest.Manifest:
     """The manifest, but for its list of files."""
-    topology, arch = plan.topology, plan.architecture
+    topology = plan.topology
     target = {name: value for name, value in asdict(topology.target).items() if value is not None}
     return manifest.Manifest(
         schema=manifest.SCHEMA,
@@ -57,17 +57,7 @@ def describe(plan: Plan, written: Written) -> manifest.Manifest:
         precision=plan.dtype.float_name,
         toolchain=toolchain(),
         target=target,
-        model=manifest.ModelInfo(
-            family=arch.family,
-            layers=len(arch.layers),
-            hidden=arch.hidden,
-            vocabulary=arch.vocabulary,
-            context=topology.context,
-            bos=arch.bos,
-            eos=arch.eos,
-            config_sha256=written.identity.config_sha256,
-            weights_sha256=written.identity.weights_sha256,
-        ),
+        model=_model(plan, written.identity),
         tables=written.tables,
         ropes=written.ropes,
         buffers=plan.buffers,
@@ -78,4 +68,19 @@ def describe(plan: Plan, written: Written) -> manifest.Manifest:
         allowed=written.allowed,
         revisit=written.revisit,
         unproven=UNPROVEN,
+    )
+
+
+def _model(plan: Plan, identity: Identity) -> manifest.ModelInfo:
+    arch = plan.architecture
+    return manifest.ModelInfo(
+        family=arch.family,
+        layers=len(arch.layers),
+        hidden=arch.hidden,
+        vocabulary=arch.vocabulary,
+        context=plan.topology.context,
+        bos=arch.bos,
+        eos=arch.eos,
+        config_sha256=identity.config_sha256,
+        weights_sha256=identity.weights_sha256,
     )

@@ -21,15 +21,24 @@ TORCH = {DType.FP16: torch.float16, DType.FP32: torch.float32}
 def rounded(weights: Weights, weight: Weight) -> Iterator[torch.Tensor]:
     """(stored + offset) * factor in float32, then rounded to the element type, block by block."""
     dtype = weight.type.dtype
+    plain = weight.offset == 0.0 and weight.factor == 1.0
     for block in weights.blocks(weight.role, fp16=dtype is DType.FP16):
+        if plain:  # what `blocks` has judged needs no second look
+            yield block.to(TORCH[dtype])
+            continue
         values = ((block + weight.offset) * weight.factor).to(TORCH[dtype])
         if not torch.isfinite(values).all():
-            name = weights.names[weight.role]
-            words = f"`{name}` leaves fp16 as {weight.key}"
-            place = Place(str(weights.reader.path), name)
-            way = "build with --precision fp32"
-            raise TopocError(error("checkpoint.beyond-fp16", words, place, help=way))
+            raise _overflow(weights, weight)
         yield values
+
+
+def _overflow(weights: Weights, weight: Weight) -> TopocError:
+    name = weights.names[weight.role]
+    words = f"`{name}` leaves fp16 as {weight.key}"
+    place = Place(str(weights.reader.path), name)
+    return TopocError(
+        error("checkpoint.beyond-fp16", words, place, help="build with --precision fp32")
+    )
 
 
 @frozen

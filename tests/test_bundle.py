@@ -8,8 +8,8 @@ import pytest
 from tiny_bundle import CONTEXT, WINDOW, tiny_manifest, write_bundle
 
 from topoc.dsl.diagnostic import TopocError
-from topoc.lowering.bundle.reader import open_bundle, tree_digest
 from topoc.lowering.bundle.manifest_json import dumps
+from topoc.lowering.bundle.reader import open_bundle, tree_digest
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from tiny_reader import Reader, truth
 from topoc.dsl.diagnostic import TopocError
 from topoc.lowering.bundle.reader import open_bundle
 from topoc.lowering.engine.driver import Engine
-from topoc.lowering.manifest import Input, Source
 from topoc.lowering.engine.sampling import greedy
+from topoc.lowering.manifest import Input, Source
 
 W = WINDOW
 LAYOUTS = [("shift", W), ("shift", W + 3), ("blend", W), ("blend", W + 3)]

@@ -8,9 +8,9 @@ from tiny_bundle import CONTEXT, WINDOW, tiny_manifest, write_bundle
 from tiny_reader import Reader
 
 from topoc.dsl.diagnostic import TopocError
+from topoc.lowering.bundle.reader import open_bundle
 from topoc.lowering.engine import driver as engine_module
 from topoc.lowering.engine import feeding, positions
-from topoc.lowering.bundle.reader import open_bundle
 from topoc.lowering.engine.driver import Engine
 
 W = WINDOW

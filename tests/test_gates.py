@@ -118,9 +118,7 @@ def test_second_turn_equals_the_reference(case, write, turn):
 
 @pytest.mark.parametrize("write", WRITES)
 def test_padded_rows_change_nothing(case, write):
-    text = topology_text(
-        f"kv {{ all: write {write}, row padded(heads = 3) }}", functions=FUNCTIONS
-    )
+    text = topology_text(f"kv {{ all: write {write}, row padded(heads = 3) }}", functions=FUNCTIONS)
     bundle = compile_text(text, case.checkpoint, case.folder / f"padded-{write}", precision="fp32")
     assert {buffer.shape[1] for buffer in bundle.manifest.buffers} == {3}
     found = teacher_forced(bundle, predictor_of(bundle), TOKENS, POSITIONS)

@@ -6,9 +6,8 @@ from attrs import evolve
 from compiled import compile_text, engine_of, topology_text, with_manifest
 from tiny_gemma import WINDOW, tiny_gemma3
 
-from topoc.lowering.engine import driver
+from topoc.lowering.engine import driver, feeding
 from topoc.lowering.engine.driver import Engine
-from topoc.lowering.engine import feeding
 from topoc.lowering.parity.gates import LIMITS
 from topoc.lowering.parity.oracle import Oracle
 
@@ -159,7 +158,9 @@ def plain_gain(monkeypatch):
     from topoc.lowering.build.scope import Scope
 
     weight = Scope.weight
-    monkeypatch.setattr(Scope, "weight", lambda self, role, shape, offset=0.0: weight(self, role, shape))
+    monkeypatch.setattr(
+        Scope, "weight", lambda self, role, shape, offset=0.0: weight(self, role, shape)
+    )
 
 
 def mean_subtracted(monkeypatch):
@@ -169,7 +170,11 @@ def mean_subtracted(monkeypatch):
 
     def layer_norm(op, env):
         gamma = env.op(
-            "slice_by_size", part="g", x=env.weight(op.gain, "twice"), begin=(0,), size=op.gain.type.shape
+            "slice_by_size",
+            part="g",
+            x=env.weight(op.gain, "twice"),
+            begin=(0,),
+            size=op.gain.type.shape,
         )
         shape = [1] * len(op.x.shape)
         shape[op.axis] = op.gain.type.shape[0]

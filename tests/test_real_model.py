@@ -86,9 +86,7 @@ def test_reference_speaks_of_the_capital(tokenizer, prompt, continuation):
 
 
 @pytest.mark.parametrize("name", ["gemma3_270m", "gemma3_270m_1chunk"])
-def test_fp32_build_says_what_transformers_says(
-    real_gguf, tmp_path, prompt, continuation, name
-):
+def test_fp32_build_says_what_transformers_says(real_gguf, tmp_path, prompt, continuation, name):
     bundle = compiled(real_gguf, name, tmp_path / "bundle", precision=DType.FP32)
 
     assert said(bundle, prompt, "decode") == continuation
@@ -108,9 +106,7 @@ def test_stream_is_held_at_two_powers_of_two(shipped):
     assert max(shipped.manifest.residual_peaks) > 65504
 
 
-def test_without_the_rescale_fp16_arithmetic_overflows(
-    real_gguf, tmp_path, oracle, prompt
-):
+def test_without_the_rescale_fp16_arithmetic_overflows(real_gguf, tmp_path, oracle, prompt):
     bundle = compiled(real_gguf, "gemma3_270m", tmp_path / "bundle", rescale=False)
     predictor = InterpreterPredictor(bundle, rounding=True)
     places = range(len(prompt))

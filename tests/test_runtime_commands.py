@@ -10,9 +10,9 @@ from tiny_bundle import VOCABULARY, tiny_manifest, write_bundle
 from tiny_reader import Reader, truth
 
 from topoc.dsl.diagnostic import TopocError
-from topoc.lowering.engine import session
 from topoc.lowering.bundle.reader import open_bundle
 from topoc.lowering.cli import run, trace
+from topoc.lowering.engine import session
 from topoc.lowering.tokenizer import Tokenizer
 
 

@@ -66,7 +66,9 @@ def _drawn(name, parameter, kv_heads):
     scale = 1.4 if any(f"{one}_proj" in name for one in "qk") else 1.0
     noise *= scale / parameter.shape[1] ** 0.5
     if "v_proj" in name:
-        noise *= torch.linspace(1, 3, kv_heads).repeat_interleave(parameter.shape[0] // kv_heads)[:, None]
+        noise *= torch.linspace(1, 3, kv_heads).repeat_interleave(parameter.shape[0] // kv_heads)[
+            :, None
+        ]
     return noise
 
 

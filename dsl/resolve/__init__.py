@@ -134,7 +134,7 @@ def _layers(links: tuple[Link, ...], given: Given, findings: list[Diagnostic]) -
     path = given.model or (stated[0] if stated else Path())
     span = stated[1].path.span if stated and given.model is None else name.span
     try:
-        return (given.layers or _reader())(path)
+        return given.layers(path) if given.layers else read_layers(path)
     except OSError as failure:
         reason = (failure.strerror or str(failure)).lower()
         message = f"can't read `{path}`: {reason}"
@@ -145,10 +145,15 @@ def _layers(links: tuple[Link, ...], given: Given, findings: list[Diagnostic]) -
     return None
 
 
+def read_layers(config: Path) -> Layers:
+    """The layer table of a `config.json`. Raises TopocError, or OSError where nothing opens."""
+    return _reader()(config)
+
+
 def _reader() -> Table:
     """The compiler's reader, found by name when it is called: the language imports no compiler."""
     module, _, function = _READER.partition(":")
     return cast("Table", getattr(import_module(module), function))
 
 
-__all__ = ["Given", "Table", "resolve"]
+__all__ = ["Given", "Table", "read_layers", "resolve"]

@@ -7,7 +7,7 @@ from attrs import frozen
 
 from topoc.dsl import ast
 from topoc.dsl.diagnostic import Diagnostic, Label, TopocError, error
-from topoc.dsl.library import Library, Parsed
+from topoc.dsl.library import Library, Parsed, shipped
 from topoc.dsl.suggest import advice
 
 T = TypeVar("T")
@@ -50,18 +50,20 @@ def chain(
 def _base(
     parsed: Parsed, base: ast.Word | ast.Text, library: Library, findings: list[Diagnostic]
 ) -> tuple[Parsed, ast.Topology] | None:
-    """The topology that a base names: in this file, beside it, or at a path."""
+    """The topology that a base names: in this file, beside it, shipped, or at a path."""
     here = [one for one in parsed.file.topologies if one.name.text == base.text]
     if isinstance(base, ast.Word) and here:
         return parsed, here[0]
     path = parsed.folder / (base.text if isinstance(base, ast.Text) else f"{base.text}.topo")
+    if isinstance(base, ast.Word) and not path.is_file():
+        path = shipped().get(base.text, path)
     if not path.is_file():
-        known = [one.name.text for one in parsed.file.topologies]
-        known += [one.stem for one in sorted(parsed.folder.glob("*.topo"))]
-        message = f"no topology `{base.text}` is in this file or beside it"
+        known = {one.name.text for one in parsed.file.topologies}
+        known |= {one.stem for one in parsed.folder.glob("*.topo")} | set(shipped())
+        message = f"no topology `{base.text}` is in this file, beside it or shipped"
         if isinstance(base, ast.Text):
             message = f"there is no file `{base.text}`"
-        help_ = advice(base.text, known, "known here are")
+        help_ = advice(base.text, sorted(known), "known here are")
         findings.append(error("name.unknown", message, base.span, help=help_))
         return None
     return _from_file(path, base, library, findings)

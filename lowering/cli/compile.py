@@ -1,21 +1,41 @@
 """`topoc compile`: a topology and a checkpoint to a bundle."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
-from attrs import evolve
+from attrs import evolve, frozen
 
 from topoc.dsl.cli import options, view
 from topoc.dsl.diagnostic import Diagnostic, Place, Severity, TopocError, error
 from topoc.dsl.lint.engine import is_allowable
 from topoc.dsl.load import load
 from topoc.dsl.model import Topology
+from topoc.lowering.cli.size import size
 
 if TYPE_CHECKING:
+    from topoc.lowering.compiler import Request
     from topoc.lowering.manifest import Allowed, Manifest
 
 VERDICTS = frozenset({"shelved", "rejected", "abandoned"})
+
+
+@frozen(kw_only=True)
+class Asked:
+    """The command line: one field an option."""
+
+    file: str
+    weights: str | None
+    output: Path | None
+    precision: str
+    functions: tuple[str, ...]
+    chunk: str | None
+    jobs: int
+    allow: dict[str, str]  # code to reason
+    revisit: str | None
+    name: str | None
+    define: tuple[tuple[str, float], ...]
+    model: Path | None
 
 
 def _reasoned(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
@@ -45,65 +65,49 @@ def _reasoned(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
 @options.topology
 @options.define
 @options.model
-def command(
-    file: str,
-    *,
-    weights: str | None,
-    output: Path | None,
-    precision: str,
-    functions: tuple[str, ...],
-    chunk: str | None,
-    jobs: int,
-    allow: dict[str, str],
-    revisit: str | None,
-    name: str | None,
-    define: tuple[tuple[str, float], ...],
-    model: Path | None,
-) -> None:
+def command(file: str, **options: Any) -> None:  # as `Asked` names and types them
     """Compile FILE, or a shipped topology of that name, to a bundle."""
+    from topoc.lowering.cli.progress import Lines
+    from topoc.lowering.compiler import compile_bundle
+
+    asked = Asked(file=file, **options)
+    topology = _narrowed(_checked(asked), asked)
+    directory = asked.output or Path(topology.name)
+    _tell(compile_bundle(_request(topology, asked), directory, Lines()), directory)
+
+
+def _request(topology: Topology, asked: Asked) -> "Request":
     from topoc.lowering.architecture import read
     from topoc.lowering.checkpoint.default import find_weights
     from topoc.lowering.checkpoint.open import open_checkpoint
-    from topoc.lowering.cli.progress import Lines
-    from topoc.lowering.compiler import Request, compile_bundle
+    from topoc.lowering.compiler import Request
     from topoc.lowering.ir import DType
 
-    topology = _checked(
-        file, name=name, define=dict(define), model=model, allow=allow, revisit=revisit
-    )
-    topology = _narrowed(topology, functions, chunk)
     config = topology.layers.config
-    request = Request(
+    return Request(
         topology=topology,
         architecture=read(config),
-        reader=open_checkpoint(weights or find_weights(config)),
-        precision=DType(precision),
-        only_chunk=chunk,
-        jobs=jobs,
-        allowed=_accepted(topology, allow),
-        revisit=revisit,
+        reader=open_checkpoint(asked.weights or find_weights(config)),
+        precision=DType(asked.precision),
+        only_chunk=asked.chunk,
+        jobs=asked.jobs,
+        allowed=_accepted(topology, asked.allow),
+        revisit=asked.revisit,
     )
-    directory = output or Path(topology.name)
-    _tell(compile_bundle(request, directory, Lines()), directory)
 
 
-def _checked(
-    file: str,
-    *,
-    name: str | None,
-    define: dict[str, float],
-    model: Path | None,
-    allow: dict[str, str],
-    revisit: str | None,
-) -> Topology:
+def _checked(asked: Asked) -> Topology:
     """The topology, once nothing that was found in it stops a compile."""
-    topology, findings = load(file, name=name, define=define, model=model)
+    topology, findings = load(
+        asked.file, name=asked.name, define=dict(asked.define), model=asked.model
+    )
+    allow = asked.allow
     kept = tuple(one for one in findings if not (one.code in allow and is_allowable(one.code)))
     stopping = [one for one in kept if one.severity is Severity.ERROR]
     if topology is not None and not stopping:
-        stopping += _verdict(topology, revisit)
+        stopping += _verdict(topology, asked.revisit)
     if topology is None or stopping:
-        view.problems(tuple(stopping or kept))
+        view.problems(stopping or kept)
         raise SystemExit(view.FINDINGS)
     view.problems(kept)
     return topology
@@ -118,8 +122,9 @@ def _verdict(topology: Topology, revisit: str | None) -> list[Diagnostic]:
     return [error("ledger.revived-verdict", words, at, help=way)]
 
 
-def _narrowed(topology: Topology, functions: tuple[str, ...], chunk: str | None) -> Topology:
-    """Only the functions asked for; both names must be known."""
+def _narrowed(topology: Topology, asked: Asked) -> Topology:
+    """Only the functions asked for; they and the chunk must be known."""
+    functions, chunk = asked.functions, asked.chunk
     known = {one.name for one in topology.functions}
     unknown = [one for one in functions if one not in known]
     if unknown:
@@ -148,9 +153,9 @@ def _accepted(topology: Topology, allow: dict[str, str]) -> "tuple[Allowed, ...]
 def _tell(manifest: "Manifest", directory: Path) -> None:
     """What the bundle holds, what nobody has proved, and what to do next."""
     whole = sum(one.bytes for one in manifest.files)
-    view.result(f"{directory}: {whole / 1e6:.1f} MB, build {manifest.build[:12]}")
+    view.result(f"{directory}: {size(whole)}, build {manifest.build[:12]}")
     for one in manifest.files:
-        view.result(f"  {one.path:24}{one.bytes / 1e6:10.1f} MB")
+        view.result(f"  {one.path:24}{size(one.bytes):>10}")
     names = ", ".join(one.name for one in manifest.functions)
     view.result(f"functions: {names}; context {manifest.model.context}")
     if not manifest.tokenizer:

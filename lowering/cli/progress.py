@@ -5,8 +5,7 @@ from time import monotonic
 from attrs import define, field
 
 from topoc.dsl.cli import view
-
-MEGABYTE = 1e6
+from topoc.lowering.cli.size import size
 
 
 @define
@@ -24,8 +23,10 @@ class Lines:
 
     def begin(self, phase: str, total: int) -> None:
         """One line."""
-        size = f"{total / MEGABYTE:8.1f} MB" if total else ""
-        view.progress(f"{monotonic() - self._begun:6.1f} s  {phase:30}{size}{self._left()}")
+        told = f"{size(total):>10}" if total else ""
+        view.progress(
+            f"{monotonic() - self._begun:6.1f} s  {phase:30}{told}{self._left()}".rstrip()
+        )
 
     def advance(self, count: int) -> None:
         """Count, and print nothing."""

@@ -1,5 +1,7 @@
 """How far a checkpoint's residual stream swings, measured layer by layer."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -24,22 +26,34 @@ class Tensors(Protocol):
 
 def measure(architecture: Architecture, tensors: Tensors, tokens: list[int]) -> tuple[Range, ...]:
     """The ranges of each layer and of the final norm, over one pass of the tokens in float32."""
+    with _one_thread():
+        return tuple(_ranges(architecture, tensors, tokens))
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums in one order whatever the machine; a second thread gains nothing on so few tokens."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _ranges(architecture: Architecture, tensors: Tensors, tokens: list[int]) -> Iterator[Range]:
     rows = [tensors.rows("embed", token, token + 1) for token in tokens]
     x = torch.cat(rows).T[None, :, None, :] * architecture.embed_multiplier
-    ranges = []
     for index in range(len(architecture.layers)):
         values = _LayerProbe(architecture, index, tensors).run(x)
         after = values["out"]
-        ranges.append(
-            Range(
-                stream=_swing(x).joined(_swing(values["attended"])),
-                left=after.abs().max().item(),
-                branches=_branches(architecture, values),
-            )
+        yield Range(
+            stream=_swing(x).joined(_swing(values["attended"])),
+            left=after.abs().max().item(),
+            branches=_branches(architecture, values),
         )
         x = after
-    ranges.append(Range(stream=_swing(x), left=x.abs().max().item()))
-    return tuple(ranges)
+    yield Range(stream=_swing(x), left=x.abs().max().item())
 
 
 def _branches(architecture: Architecture, values: dict[str, torch.Tensor]) -> tuple[Swing, ...]:

@@ -34,14 +34,17 @@ class Placeholders:
 
 @define
 class Environment:
-    """One function being emitted. MIL vars are Any: coremltools is untyped."""
+    """One function being emitted. MIL vars are Any: coremltools is untyped.
+
+    `names` begins with those of the program's values: MIL would bind a repeated one in silence.
+    """
 
     dtype: DType
     placeholders: Placeholders
+    names: set[str] = field(factory=set)
     vars: dict[Value, Any] = field(factory=dict)
     prefix: str = ""
     _constants: dict[object, Any] = field(factory=dict)
-    _names: set[str] = field(factory=set)
 
     def __getitem__(self, value: Value) -> Any:
         return self.vars[value]
@@ -51,7 +54,7 @@ class Environment:
 
         Arguments that are no vars become constants that the whole function shares.
         """
-        name = f"{self.prefix}_{part}" if part else self.prefix
+        name = self._unique(f"{self.prefix}_{part}") if part else self.prefix
         inputs = {key: self._argument(value) for key, value in arguments.items()}
         return getattr(toolkit().mb, kind)(name=name, **inputs)
 
@@ -97,10 +100,10 @@ class Environment:
     def _unique(self, wanted: str) -> str:
         legal = re.sub(r"[^A-Za-z0-9_]", "_", wanted)
         name, count = legal, 1
-        while name in self._names:
+        while name in self.names:
             count += 1
             name = f"{legal}_{count}"
-        self._names.add(name)
+        self.names.add(name)
         return name
 
 

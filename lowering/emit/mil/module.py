@@ -37,7 +37,8 @@ def _function(program: Program, placeholders: Placeholders, dtype: DType) -> Any
         one.value.name: kit.mb.placeholder(shape=one.value.shape, dtype=names[one.value.type.dtype])
         for one in program.inputs
     }
-    env = Environment(dtype, placeholders)
+    values = [value for binding in program.bindings for value in binding.results]
+    env = Environment(dtype, placeholders, {value.name for value in values} | inputs.keys())
     with kit.function(inputs, opset_version=kit.opset) as function:
         env.vars.update({one.value: function.inputs[one.value.name] for one in program.inputs})
         for binding in program.bindings:

@@ -1,0 +1,125 @@
+"""Every code can be explained, and what the explanation shows is true."""
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from topo_text import table
+
+from topoc.dsl.cli import main
+from topoc.dsl.lint.kinds import KINDS
+from topoc.dsl.lint.lessons import LESSONS, summary
+from topoc.dsl.lint.rules import ALL_RULES
+from topoc.dsl.load import Loader
+from topoc.dsl.resolve import Given
+
+GOLDEN = Path(__file__).parent / "golden" / "explain"
+FRAME = {
+    "model": 'model "gemma3.json"',
+    "target": "target ane ios18 a17",
+    "context": "context 2048",
+    "chunk": "chunk body = L0-17 + norm + head(argmax)",
+}
+COMPILER = {"model.contradicts-checkpoint"}  # takes weights to raise
+each = pytest.mark.parametrize("code", sorted(KINDS))
+
+
+def layers(path):
+    if path.name == "nowhere.json":
+        raise FileNotFoundError(2, "No such file or directory", str(path))
+    if path.name == "broken.json":
+        raise IsADirectoryError(21, "Is a directory", str(path))
+    return table(path)
+
+
+def whole(lines):
+    """Lines as a file: as they are, or in a topology that says what they leave out."""
+    if lines.startswith(("topology", "experiment")):
+        return lines + "\n"
+    heads = {line.split()[0] for line in lines.splitlines() if line.strip()}
+    rest = [line for head, line in FRAME.items() if head not in heads]
+    return "topology example {\n" + "\n".join([*rest, lines]) + "\n}\n"
+
+
+def found(lines, folder):
+    """The codes of all that is found in the lines, and in the topology that a command takes."""
+    path = folder / "example.topo"
+    path.write_text(whole(lines), "utf-8")
+    loader = Loader(Given({}, None, layers))
+    every = [*loader.all(str(path)), loader.one(str(path), None)]
+    return {finding.code for loaded in every for finding in loaded.findings}
+
+
+def topoc_(*arguments):
+    return CliRunner().invoke(main, arguments)
+
+
+def test_every_kind_has_a_lesson_and_no_lesson_is_a_rule():
+    assert set(LESSONS) == set(KINDS)
+    assert not set(LESSONS) & {rule.code for rule in ALL_RULES}
+
+
+@each
+def test_the_wrong_lines_of_a_lesson_raise_its_kind(code, tmp_path):
+    if code not in COMPILER:
+        assert code in found(LESSONS[code].wrong, tmp_path)
+
+
+@each
+def test_the_right_lines_of_a_lesson_do_not(code, tmp_path):
+    if code not in COMPILER:
+        assert code not in found(LESSONS[code].right, tmp_path)
+
+
+@each
+def test_a_lesson_is_one_sentence(code):
+    says = LESSONS[code].says
+    assert re.fullmatch(r"[A-Z`][^\n]*\.", says)
+    assert not re.search(r"\. [A-Z]", says)
+    assert len(says) <= 100
+    assert "invalid" not in says
+
+
+@pytest.mark.parametrize("code", sorted({*KINDS, *(rule.code for rule in ALL_RULES)}))
+def test_everything_can_be_explained(code):
+    result = topoc_("explain", code)
+    assert result.exit_code == 0
+    assert result.stdout.startswith(code)
+    assert "\nwrong\n" in result.stdout
+    assert "\nright\n" in result.stdout
+
+
+def test_a_rule_is_explained_with_its_evidence():
+    for rule in ALL_RULES:
+        shown = topoc_("explain", rule.code).stdout
+        assert rule.severity.value in shown.splitlines()[0]
+        for one in rule.evidence:
+            assert f"{one.trust.value} {one.date}: {one.what}\n    {one.source}\n" in shown
+
+
+@pytest.mark.parametrize("code", ["state.update", "kv.donor-forgets", "chunk.gap", "allow.unused"])
+def test_reads_as_expected(code, golden):
+    golden(GOLDEN / f"{code}.expect", topoc_("explain", code).stdout)
+
+
+def test_an_unknown_code_gets_its_neighbours():
+    result = topoc_("explain", "state.updates")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "no finding has the code `state.updates`" in result.stderr
+    assert "did you mean `state.update`?" in result.stderr
+    assert "`chunk.gap`" in topoc_("explain", "chunk.xyzzyxyzzy").stderr
+    assert "`topoc rules` lists them all" in topoc_("explain", "xyzzy").stderr
+
+
+def test_what_is_parsed_and_not_built_can_be_explained_too():
+    assert "does not build yet" in topoc_("explain", "scheme.not-lowered").stdout
+
+
+def test_the_list_has_every_code_with_its_sentence(golden):
+    listed = topoc_("rules").stdout
+    for code in (*KINDS, *(rule.code for rule in ALL_RULES)):
+        (line,) = [one for one in listed.splitlines() if one.split()[0] == code]
+        assert line.endswith(summary(code))
+    golden(GOLDEN / "rules.expect", listed)
