@@ -101,6 +101,23 @@ def test_decode_after_a_short_prefill_equals_the_reference(case, write, length):
             assert np.abs(found - case.reference[position]).max() <= case.limit()
 
 
+@pytest.mark.parametrize("start", [1, W - 1, W, 2 * W + 1])
+@pytest.mark.parametrize("write", WRITES)
+def test_call_of_several_tokens_is_exact_wherever_it_begins(case, write, start):
+    """After decode steps, and with all counts of real rows that the two prefills take."""
+    decoded = engine_of(case.bundle(write, "fp32"))
+    for token in TOKENS[:start]:
+        decoded.feed([token], only="decode")
+    buffers = {name: cache.copy() for name, cache in decoded.buffers.items()}
+    for only, counts in (("prefill_4", range(1, 5)), ("prefill_7", range(1, 8))):
+        for count in counts:
+            decoded.position = start
+            decoded.buffers = {name: cache.copy() for name, cache in buffers.items()}
+            found = logits_after(decoded, TOKENS[start : start + count], only=only)
+
+            assert np.abs(found - case.reference[start + count - 1]).max() <= case.limit()
+
+
 @pytest.mark.parametrize("turn", [1, W - 1, W, W + 1])
 @pytest.mark.parametrize("write", WRITES)
 def test_second_turn_equals_the_reference(case, write, turn):
