@@ -1,4 +1,4 @@
-"""A compiled bundle with every feature, buffer, value, chunk, function and file called otherwise."""
+"""A compiled bundle with every feature, buffer, chunk, function and file called otherwise."""
 
 import json
 import random
@@ -81,7 +81,7 @@ def _rename_package(package, names):
         for feature in [*function.input, *function.output]:
             feature.name = names.of(feature.name)
     model.description.defaultFunctionName = names.of(model.description.defaultFunctionName)
-    functions = {name: one for name, one in model.mlProgram.functions.items()}
+    functions = dict(model.mlProgram.functions.items())
     for old, function in functions.items():
         for one in function.inputs:
             one.name = names.of(one.name)

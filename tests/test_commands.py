@@ -198,7 +198,7 @@ WRONG = {
 def test_wrong_use_is_told_and_leaves_nothing(tmp_path, monkeypatch, name):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "empty"))
     (tmp_path / "broken.topo").write_text(
-        'topology broken extends gemma3_270m {\n  expect { layers per chunk <= 3 }\n}\n'
+        "topology broken extends gemma3_270m {\n  expect { layers per chunk <= 3 }\n}\n"
     )
     arguments, status = WRONG[name]
     before = sorted(tmp_path.iterdir())

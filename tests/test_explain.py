@@ -7,9 +7,10 @@ import pytest
 from click.testing import CliRunner
 from topo_text import table
 
+import topoc.lowering
 from topoc.dsl.cli import main
 from topoc.dsl.lint.kinds import KINDS
-from topoc.dsl.lint.lessons import LESSONS, summary
+from topoc.dsl.lint.lessons import LESSONS, NOT_LOWERED, STAGES, summary
 from topoc.dsl.lint.rules import ALL_RULES
 from topoc.dsl.load import Loader
 from topoc.dsl.resolve import Given
@@ -21,6 +22,8 @@ FRAME = {
     "context": "context 2048",
     "chunk": "chunk body = L0-17 + norm + head(argmax)",
 }
+LOWERING = Path(topoc.lowering.__file__).parent
+ENDINGS = {"json", "mlmodel", "model", "safetensors"}  # of files
 COMPILER = {"model.contradicts-checkpoint"}  # takes weights to raise
 each = pytest.mark.parametrize("code", sorted(KINDS))
 
@@ -117,9 +120,33 @@ def test_what_is_parsed_and_not_built_can_be_explained_too():
     assert "does not build yet" in topoc_("explain", "scheme.not-lowered").stdout
 
 
+def test_every_code_of_the_compiler_can_be_explained():
+    """A new code there wants a sentence in dsl/lint/lessons/stages.py."""
+    families = {code.partition(".")[0] for code in STAGES}
+    quoted = re.compile(rf'"((?:{"|".join(families)})\.[a-z0-9-]+)"')
+    codes = {
+        code
+        for path in LOWERING.rglob("*.py")
+        for code in quoted.findall(path.read_text("utf-8"))
+        if code.rpartition(".")[2] not in ENDINGS
+    }
+    assert len(codes) > 50
+    known = {*STAGES, *KINDS, *(rule.code for rule in ALL_RULES)}
+    assert {code for code in codes if not code.endswith(NOT_LOWERED)} <= known
+    assert set(STAGES) <= codes  # and none is explained that is never found
+    for code in codes:
+        assert topoc_("explain", code).exit_code == 0
+
+
+def test_a_sentence_on_a_later_stage_is_short_and_no_kind():
+    assert not set(STAGES) & (set(KINDS) | {rule.code for rule in ALL_RULES})
+    for says in STAGES.values():
+        assert re.fullmatch(r"[A-Z][^\n]{10,90}\.", says), says
+
+
 def test_the_list_has_every_code_with_its_sentence(golden):
     listed = topoc_("rules").stdout
-    for code in (*KINDS, *(rule.code for rule in ALL_RULES)):
-        (line,) = [one for one in listed.splitlines() if one.split()[0] == code]
+    for code in (*KINDS, *STAGES, *(rule.code for rule in ALL_RULES)):
+        (line,) = [one for one in listed.splitlines() if one.split()[:1] == [code]]
         assert line.endswith(summary(code))
     golden(GOLDEN / "rules.expect", listed)

@@ -90,13 +90,11 @@ def test_mutant_manifest_fails(bundle, checkpoint, mutant):
 def padding_committed(monkeypatch):
     """All rows of a call are stored, and counted on from the real ones."""
     rule = driver.store
-    monkeypatch.setattr(
-        driver,
-        "store",
-        lambda cache, rows, slots, *, position, real: rule(
-            cache, rows, slots, position=position, real=rows.shape[-2]
-        ),
-    )
+
+    def all_rows(cache, rows, slots, *, position, **_):
+        return rule(cache, rows, slots, position=position, real=rows.shape[-2])
+
+    monkeypatch.setattr(driver, "store", all_rows)
 
 
 def newest_row_lost(monkeypatch):
@@ -158,9 +156,7 @@ def plain_gain(monkeypatch):
     from topoc.lowering.build.scope import Scope
 
     weight = Scope.weight
-    monkeypatch.setattr(
-        Scope, "weight", lambda self, role, shape, offset=0.0: weight(self, role, shape)
-    )
+    monkeypatch.setattr(Scope, "weight", lambda self, role, shape, *_: weight(self, role, shape))
 
 
 def mean_subtracted(monkeypatch):

@@ -8,7 +8,7 @@ import click
 
 from topoc.dsl.cli import view
 from topoc.dsl.diagnostic import Place, TopocError, error
-from topoc.dsl.lint.lessons import LESSONS, NOT_LOWERED, Lesson, summary
+from topoc.dsl.lint.lessons import LESSONS, NOT_LOWERED, STAGES, Lesson, summary
 from topoc.dsl.lint.rule import Rule
 from topoc.dsl.lint.rules import ALL_RULES
 from topoc.dsl.suggest import close, quoted
@@ -24,7 +24,7 @@ def command(code: str) -> None:
         view.result("\n".join(_rule(rule)))
     elif code in LESSONS:
         view.result("\n".join(_lesson(code, LESSONS[code])))
-    elif code.endswith(NOT_LOWERED):
+    elif code in STAGES or code.endswith(NOT_LOWERED):
         view.result(f"{code}\n\n{summary(code)}")
     else:
         message = f"no finding has the code `{code}`"
@@ -63,7 +63,7 @@ def _example(title: str, text: str) -> Iterator[str]:
 
 def _near(code: str) -> str:
     """The codes that look like one, else those of its family, else where they are listed."""
-    known = [*(rule.code for rule in ALL_RULES), *LESSONS]
+    known = [*(rule.code for rule in ALL_RULES), *LESSONS, *STAGES]
     if found := close(code, known):
         return f"did you mean {quoted(found)}?"
     family = sorted(one for one in known if one.partition(".")[0] == code.partition(".")[0])

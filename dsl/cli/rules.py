@@ -5,22 +5,23 @@ from collections.abc import Iterator
 import click
 
 from topoc.dsl.cli import view
-from topoc.dsl.lint.lessons import LESSONS, summary
+from topoc.dsl.lint.lessons import LESSONS, STAGES, summary
 from topoc.dsl.lint.rules import ALL_RULES
 
 
 @click.command("rules")
 def command() -> None:
-    """List the rules, and the kinds of error that no rule raises, a line each."""
+    """List every code that a finding can have, with a sentence on each."""
     view.result("\n".join(_lines()))
 
 
 def _lines() -> Iterator[str]:
-    width = max(len(code) for code in (*LESSONS, *(rule.code for rule in ALL_RULES)))
+    codes = (*LESSONS, *STAGES, *(rule.code for rule in ALL_RULES))
+    width = max(map(len, codes))
     yield "rules"
     for rule in sorted(ALL_RULES, key=lambda one: one.code):
         yield f"  {rule.code:<{width}}  {rule.severity.value:<7}  {summary(rule.code)}"
-    yield "kinds of error that no rule raises"
-    for code in sorted(LESSONS):
-        yield f"  {code:<{width}}  {summary(code)}"
-    yield "`topoc explain CODE` tells more of one"
+    for title, others in (("kinds of error in a text", LESSONS), ("later stages", STAGES)):
+        yield f"\n{title}"
+        yield from (f"  {code:<{width}}  {summary(code)}" for code in sorted(others))
+    yield "\n`topoc explain CODE` tells more of one"

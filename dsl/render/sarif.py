@@ -10,7 +10,9 @@ from topoc.dsl.diagnostic import Diagnostic, Edit, Label, Place
 from topoc.dsl.render.annotation import end_of, file_of, words
 from topoc.dsl.source import Span
 
-SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+SCHEMA = (
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+)
 
 
 def as_sarif(findings: Sequence[Diagnostic], version: str, says: Callable[[str], str]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from attrs import frozen
 
-from topoc.dsl.diagnostic import Diagnostic, Label, Place, Severity
+from topoc.dsl.diagnostic import Diagnostic, Place, Severity
 from topoc.dsl.source import Source, Span
 
 Paint = Callable[[str, str], str]  # a text and its role: error, warning, note, help, frame

@@ -4,6 +4,7 @@ from inspect import cleandoc
 
 from topoc.dsl.lint.lessons import chunks, layers, text
 from topoc.dsl.lint.lessons.lesson import Lesson
+from topoc.dsl.lint.lessons.stages import STAGES
 from topoc.dsl.lint.rules import ALL_RULES
 
 LESSONS: dict[str, Lesson] = {**text.LESSONS, **layers.LESSONS, **chunks.LESSONS}
@@ -19,7 +20,7 @@ def summary(code: str) -> str:
         return cleandoc(_RULES[code].__doc__ or code).splitlines()[0]
     if code.endswith(NOT_LOWERED):
         return _NOT_LOWERED
-    return LESSONS[code].says if code in LESSONS else code
+    return LESSONS[code].says if code in LESSONS else STAGES.get(code, code)
 
 
-__all__ = ["LESSONS", "NOT_LOWERED", "Lesson", "summary"]
+__all__ = ["LESSONS", "NOT_LOWERED", "STAGES", "Lesson", "summary"]

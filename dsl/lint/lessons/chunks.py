@@ -71,7 +71,7 @@ LESSONS: dict[str, Lesson] = {
     ),
     "scheme.argument": Lesson(
         "A scheme lacks an argument, or has one that it can't work with.",
-        "quantize { weights: palettize(bits = 5) }",
+        "quantize { weights: palettize(4) }",
         "quantize { weights: palettize(bits = 4) }",
     ),
     "expect.unknown": Lesson(

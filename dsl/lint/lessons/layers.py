@@ -4,13 +4,14 @@ from topoc.dsl.lint.lessons.lesson import Lesson
 
 LESSONS: dict[str, Lesson] = {
     "model.missing": Lesson(
-        "No line names the checkpoint's config.json, or it names a file that is not there.",
-        'model "models/nowhere.json"',
-        'model "gemma3.json"',
+        "No `model` line here or in a base names the checkpoint's config.json.",
+        "topology modelless {\n  context 2048\n  chunk body = L0-17 + norm + head(argmax)\n}",
+        'topology modelled {\n  model "gemma3.json"\n  context 2048\n'
+        "  chunk body = L0-17 + norm + head(argmax)\n}",
     ),
     "model.unreadable": Lesson(
-        "The config.json can't be opened, or is no JSON object.",
-        'model "broken.json"',
+        "The config.json is not there, can't be opened, or is no JSON object.",
+        'model "models/nowhere.json"',
         'model "gemma3.json"',
     ),
     "model.contradicts-checkpoint": Lesson(
@@ -20,9 +21,9 @@ LESSONS: dict[str, Lesson] = {
     ),
     "context.missing": Lesson(
         "A topology that nothing else bounds says how many positions full attention keeps.",
-        "topology unbounded {\n  model \"gemma3.json\"\n"
+        'topology unbounded {\n  model "gemma3.json"\n'
         "  chunk body = L0-17 + norm + head(argmax)\n}",
-        "topology bounded {\n  model \"gemma3.json\"\n  context 2048\n"
+        'topology bounded {\n  model "gemma3.json"\n  context 2048\n'
         "  chunk body = L0-17 + norm + head(argmax)\n}",
     ),
     "target.unknown": Lesson(

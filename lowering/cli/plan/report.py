@@ -1,0 +1,106 @@
+"""What `topoc plan` tells, as JSON has it.
+
+Dictionaries and not classes of attrs, whose methods are written and compiled at each import: the
+start of this command is a budget.
+"""
+
+from typing import Literal, TypedDict
+
+
+class Feature(TypedDict):
+    """An input or output of a function, and where the host takes it from or to."""
+
+    name: str
+    shape: list[int]
+    dtype: Literal["fp16", "fp32", "int32"]
+    bytes: int
+    kind: str  # of the manifest's source or sink
+    of: str | None  # a buffer, value or table
+
+
+class Function(TypedDict):
+    """One function of a chunk; the KV bytes are those of one call."""
+
+    name: str
+    unit: str
+    kv_bytes_in: int
+    kv_bytes_out: int
+    inputs: list[Feature]
+    outputs: list[Feature]
+
+
+class Chunk(TypedDict):
+    """One package: its weights as the file holds them, and as a device does."""
+
+    name: str
+    layers: list[int]
+    parts: list[str]
+    stored_bytes: int
+    loaded_bytes: int
+    functions: list[Function]
+
+
+class Call(TypedDict):
+    """A call that the host makes, through all its chunks."""
+
+    name: str
+    tokens: int
+    kv_bytes_in: int
+    kv_bytes_out: int
+
+
+class Cache(TypedDict):
+    """A KV cache that the host keeps: rows of layers, KV heads, slots, width."""
+
+    id: str
+    shape: list[int]
+    dtype: Literal["fp16", "fp32"]
+    bytes: int
+    layers: list[int]
+    window: int | None
+
+
+class Table(TypedDict):
+    """A table of the host; `bytes` is all its files together."""
+
+    name: str
+    shape: list[int]
+    dtype: Literal["fp16", "fp32", "int8"]
+    bytes: int
+
+
+class Budget(TypedDict):
+    """A line of `expect` at its tightest chunk; no value where only later stages can tell."""
+
+    measure: str
+    relation: Literal["<", "<=", ">", ">=", "=="]
+    limit: float
+    chunk: str | None
+    value: float | None
+    headroom: float | None
+
+
+class Target(TypedDict):
+    """What the topology is planned for."""
+
+    unit: str
+    deployment: str
+    chip: str | None
+
+
+class Report(TypedDict):
+    """What a topology becomes, before any weight is read."""
+
+    topology: str
+    doc: str
+    status: str
+    target: Target
+    family: str
+    hidden: int
+    context: int
+    chunks: list[Chunk]
+    calls: list[Call]
+    caches: list[Cache]
+    tables: list[Table]
+    budgets: list[Budget]
+    download_bytes: int  # packages' weights and host tables

@@ -1,0 +1,96 @@
+"""A report as people read it."""
+
+from collections.abc import Iterator
+
+from topoc.dsl.resolve.budgets import MEASURES
+from topoc.lowering.cli.plan import report
+from topoc.lowering.cli.size import size
+
+
+def as_text(told: report.Report) -> str:
+    """The model, each chunk with its functions, and what the host does and keeps."""
+    target = " ".join(word for word in told["target"].values() if isinstance(word, str))
+    layers = sum(len(chunk["layers"]) for chunk in told["chunks"])
+    model = f"{told['family']}, {_layers(layers)}, width {told['hidden']}"
+    lines = [
+        f"{told['topology']}: {told['doc']}" if told["doc"] else told["topology"],
+        f"{model}; context {told['context']}; {target}; {told['status']}",
+    ]
+    for chunk in told["chunks"]:
+        lines += ["", *_chunk(chunk)]
+    lines += ["", "calls", *_calls(told["calls"])]
+    lines += ["", "caches of the host", *_table(map(_cache, told["caches"]))]
+    lines += ["", "tables of the host", *_table(map(_host_table, told["tables"]))]
+    if told["budgets"]:
+        lines += ["", "budgets", *map(_budget, told["budgets"])]
+    whole = size(told["download_bytes"])
+    return "\n".join([*lines, "", f"download: {whole}, and the tokenizer and package descriptions"])
+
+
+def _layers(count: int) -> str:
+    return f"{count} layer{'s' * (count != 1)}"
+
+
+def _chunk(chunk: report.Chunk) -> Iterator[str]:
+    layers = chunk["layers"]
+    span = f"L{layers[0]}-{layers[-1]}, {_layers(len(layers))}" if layers else "no layers"
+    holds = ", ".join([span, *chunk["parts"]])
+    stored, loaded = size(chunk["stored_bytes"]), size(chunk["loaded_bytes"])
+    yield f"{chunk['name']}: {holds}; {stored} stored, {loaded} loaded"
+    for one in chunk["functions"]:
+        yield f"  {one['name']} on {one['unit']}: {_traffic(one)}"
+        yield from (_feature("<-", feature) for feature in one["inputs"])
+        yield from (_feature("->", feature) for feature in one["outputs"])
+
+
+def _traffic(one: report.Function | report.Call) -> str:
+    return f"KV {size(one['kv_bytes_in'])} in, {size(one['kv_bytes_out'])} out"
+
+
+def _feature(arrow: str, one: report.Feature) -> str:
+    of = f" {one['of']}" if one["of"] else ""
+    shape = _shape(one["shape"])
+    return f"    {one['name']:20}{shape:>18} {one['dtype']:5}  {arrow} {one['kind']}{of}"
+
+
+def _shape(shape: list[int]) -> str:
+    return "×".join(map(str, shape))
+
+
+def _calls(calls: list[report.Call]) -> Iterator[str]:
+    width = max(len(one["name"]) for one in calls)
+    for one in calls:
+        tokens = f"{one['tokens']} token{'s' * (one['tokens'] != 1)}"
+        yield f"  {one['name']:{width}}  {tokens}, {_traffic(one)}"
+
+
+def _cache(one: report.Cache) -> tuple[str, str, str, int]:
+    return one["id"], _shape(one["shape"]), one["dtype"], one["bytes"]
+
+
+def _host_table(one: report.Table) -> tuple[str, str, str, int]:
+    return one["name"], _shape(one["shape"]), one["dtype"], one["bytes"]
+
+
+def _table(rows: Iterator[tuple[str, str, str, int]]) -> Iterator[str]:
+    """Name, shape, element type and bytes, and all bytes together."""
+    whole = 0
+    for name, shape, dtype, held in rows:
+        whole += held
+        yield f"  {name:22}{shape:>18} {dtype:5} {size(held):>10}"
+    yield f"  {'together':22}{'':18} {'':5} {size(whole):>10}"
+
+
+def _budget(one: report.Budget) -> str:
+    limit = _measure(one, one["limit"])
+    line = f"  {one['measure']} {one['relation']} {limit}: "
+    if one["value"] is None or one["headroom"] is None:
+        return line + "known only after lowering or on a device"
+    place = f" in {one['chunk']}" if one["chunk"] else ""
+    spare, rest = one["headroom"], _measure(one, abs(one["headroom"]))
+    ending = "to spare" if spare >= 0 else "too much" if one["relation"][0] == "<" else "off"
+    return f"{line}{_measure(one, one['value'])}{place}, {rest} {ending}"
+
+
+def _measure(one: report.Budget, value: float) -> str:
+    return size(round(value)) if "B" in MEASURES[one["measure"]] else f"{value:g}"
