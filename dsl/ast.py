@@ -5,17 +5,18 @@ Two nodes are equal when they were written alike; places never count.
 
 from attrs import field, frozen
 
+from topoc.dsl.plain import Plain
 from topoc.dsl.source import Span
 
 
-@frozen(kw_only=True)
-class Node:
+@frozen(kw_only=True, eq=False, repr=False)
+class Node(Plain):
     """Anything that was written."""
 
     span: Span = field(eq=False, repr=False)
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Word(Node):
     """A bare word: a name, a kind, a parameter."""
 
@@ -25,14 +26,14 @@ class Word(Node):
         return self.text
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Text(Node):
     """A quoted text, unescaped."""
 
     text: str
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Number(Node):
     """A number and its unit, as written."""
 
@@ -40,7 +41,7 @@ class Number(Node):
     unit: str = ""
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Range(Node):
     """Layers `first` to `last`, both included."""
 
@@ -51,7 +52,7 @@ class Range(Node):
         return f"L{self.first}" if self.first == self.last else f"L{self.first}-{self.last}"
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Items(Node):
     """A bracketed list of values."""
 
@@ -61,7 +62,7 @@ class Items(Node):
 Value = Word | Text | Number | Range | Items
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Argument(Node):
     """One argument of a call, named or not."""
 
@@ -69,7 +70,7 @@ class Argument(Node):
     value: Value
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Call(Node):
     """A word with arguments, or without."""
 
@@ -77,14 +78,14 @@ class Call(Node):
     arguments: tuple[Argument, ...] = ()
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Group(Node):
     """Selector words of one class, united by commas."""
 
     items: tuple[Range | Word, ...]
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Clause(Node):
     """A property and what it is set to: `share L13`, `write shift`."""
 
@@ -92,7 +93,7 @@ class Clause(Node):
     operand: Range | Call
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Stack(Node):
     """One scheme or kind, or several joined by `+`."""
 
@@ -102,7 +103,7 @@ class Stack(Node):
 Setting = Clause | Stack
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Rule(Node):
     """A selector (groups intersect) and its settings."""
 
@@ -110,7 +111,7 @@ class Rule(Node):
     settings: tuple[Setting, ...]
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Budget(Node):
     """One line of `expect`."""
 
@@ -119,7 +120,7 @@ class Budget(Node):
     value: Value
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Entry(Node):
     """One line of a record: its words and the value."""
 
@@ -127,42 +128,42 @@ class Entry(Node):
     value: Text | Number
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Record(Node):
     """The lines between the braces of `status` or `measured`."""
 
     entries: tuple[Entry, ...]
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Doc(Node):
     """`doc TEXT`."""
 
     text: Text
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Model(Node):
     """`model TEXT`."""
 
     path: Text
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Target(Node):
     """`target UNIT [DEPLOY] [CHIP]`."""
 
     words: tuple[Word, ...]
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Context(Node):
     """`context N`."""
 
     value: Value
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Param(Node):
     """`param NAME = NUMBER`."""
 
@@ -170,14 +171,14 @@ class Param(Node):
     value: Number
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Features(Node):
     """`features PROFILE`."""
 
     profile: Word
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Chunk(Node):
     """`chunk NAME = PART + …`."""
 
@@ -185,21 +186,21 @@ class Chunk(Node):
     parts: tuple[Range | Call, ...]
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Tap(Node):
     """`tap L8, L17`."""
 
     layers: tuple[Range, ...]
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Functions(Node):
     """`functions F, F(…)`."""
 
     calls: tuple[Call, ...]
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Allow(Node):
     """`allow CODE [in CHUNK] because TEXT`."""
 
@@ -208,7 +209,7 @@ class Allow(Node):
     reason: Text
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Rules(Node):
     """An `attention`, `kv` or `quantize` block."""
 
@@ -216,14 +217,14 @@ class Rules(Node):
     rules: tuple[Rule, ...]
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Expect(Node):
     """An `expect` block."""
 
     budgets: tuple[Budget, ...]
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Status(Node):
     """`status STATE [on DATE] [{ … }]`."""
 
@@ -232,7 +233,7 @@ class Status(Node):
     record: Record | None
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Measured(Node):
     """`measured on DATE { … }`."""
 
@@ -240,7 +241,7 @@ class Measured(Node):
     record: Record
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Broken(Node):
     """A statement that did not parse; its error was reported."""
 
@@ -263,7 +264,7 @@ Statement = (
 )
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Topology(Node):
     """A topology, with the base it extends."""
 
@@ -272,7 +273,7 @@ class Topology(Node):
     statements: tuple[Statement, ...]
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Experiment(Node):
     """A ledger record for work that is not a graph."""
 
@@ -280,7 +281,7 @@ class Experiment(Node):
     statements: tuple[Statement, ...]
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class File(Node):
     """Everything in one file, in order."""
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 from attrs import field, frozen
 
+from topoc.dsl.plain import Plain
 from topoc.dsl.source import Span
 
 
@@ -20,8 +21,8 @@ class Kind(Enum):
     FULL = "full"
 
 
-@frozen(kw_only=True)
-class Layer:
+@frozen(kw_only=True, eq=False, repr=False)
+class Layer(Plain):
     """One layer of the checkpoint."""
 
     kind: Kind
@@ -34,8 +35,8 @@ class Layer:
     parameters: int  # elements of all its weight matrices and gains
 
 
-@frozen(kw_only=True)
-class Layers:
+@frozen(kw_only=True, eq=False, repr=False)
+class Layers(Plain):
     """The checkpoint's layer table, which selectors and defaults refer to."""
 
     family: str
@@ -65,8 +66,8 @@ class Store(Enum):
     STATE = "state"
 
 
-@frozen(kw_only=True)
-class Attention:
+@frozen(kw_only=True, eq=False, repr=False)
+class Attention(Plain):
     """The attention that the topology runs in one layer: a kind of the open set, with arguments."""
 
     kind: str  # sliding, full, windowed_full, flash_tiled
@@ -75,8 +76,8 @@ class Attention:
     span: Span | None = field(default=None, eq=False, repr=False)
 
 
-@frozen(kw_only=True)
-class Kv:
+@frozen(kw_only=True, eq=False, repr=False)
+class Kv(Plain):
     """The KV cache of one layer. With a `donor` the layer owns none and the rest is unused."""
 
     donor: int | None = None
@@ -94,8 +95,8 @@ class Kv:
         return dict(self.marks).get(clause)
 
 
-@frozen(kw_only=True)
-class Block:
+@frozen(kw_only=True, eq=False, repr=False)
+class Block(Plain):
     """One decoder layer as the topology runs it."""
 
     index: int
@@ -103,8 +104,8 @@ class Block:
     kv: Kv
 
 
-@frozen(kw_only=True)
-class Head:
+@frozen(kw_only=True, eq=False, repr=False)
+class Head(Plain):
     """What the head gives: `argmax`, `logits`, `topk` (of `k`) or `hidden`."""
 
     mode: str
@@ -112,8 +113,8 @@ class Head:
     split: int = 1
 
 
-@frozen(kw_only=True)
-class Part:
+@frozen(kw_only=True, eq=False, repr=False)
+class Part(Plain):
     """One part of a chunk: `embed`, `ple`, `layers` (both ends in), `norm` or `head`."""
 
     kind: str
@@ -123,8 +124,8 @@ class Part:
     span: Span | None = field(default=None, eq=False, repr=False)
 
 
-@frozen(kw_only=True)
-class Chunk:
+@frozen(kw_only=True, eq=False, repr=False)
+class Chunk(Plain):
     """A run of parts that becomes one Core ML package."""
 
     name: str
@@ -145,8 +146,8 @@ class Chunk:
 Role = Literal["decode", "prefill", "verify"]
 
 
-@frozen(kw_only=True)
-class Function:
+@frozen(kw_only=True, eq=False, repr=False)
+class Function(Plain):
     """What every chunk of a list offers: `decode`, `prefill` or `verify`, of a number of tokens."""
 
     name: str  # decode, prefill_64, verify_3
@@ -159,16 +160,16 @@ class Function:
     span: Span | None = field(default=None, eq=False, repr=False)
 
 
-@frozen(kw_only=True)
-class Scheme:
+@frozen(kw_only=True, eq=False, repr=False)
+class Scheme(Plain):
     """A compression scheme: `none`, `palettize`, `int8`, `int4`, `prune`, with its arguments."""
 
     name: str
     arguments: tuple[tuple[str, int | str], ...] = ()
 
 
-@frozen(kw_only=True)
-class Recipe:
+@frozen(kw_only=True, eq=False, repr=False)
+class Recipe(Plain):
     """Which scheme a tensor role of a layer gets; `layer` is None for tensors outside layers."""
 
     role: str
@@ -177,8 +178,8 @@ class Recipe:
     span: Span | None = field(default=None, eq=False, repr=False)
 
 
-@frozen(kw_only=True)
-class Target:
+@frozen(kw_only=True, eq=False, repr=False)
+class Target(Plain):
     """The unit, the deployment target and the chip profile."""
 
     unit: str = "all"
@@ -186,8 +187,8 @@ class Target:
     chip: str | None = None
 
 
-@frozen(kw_only=True)
-class Budget:
+@frozen(kw_only=True, eq=False, repr=False)
+class Budget(Plain):
     """One line of `expect`."""
 
     measure: str  # "layers per chunk", "kv io per step", …
@@ -196,8 +197,8 @@ class Budget:
     span: Span = field(eq=False, repr=False)
 
 
-@frozen(kw_only=True)
-class Allowance:
+@frozen(kw_only=True, eq=False, repr=False)
+class Allowance(Plain):
     """An accepted lint finding and the reason."""
 
     code: str
@@ -206,8 +207,8 @@ class Allowance:
     span: Span = field(eq=False, repr=False)
 
 
-@frozen(kw_only=True)
-class Verdict:
+@frozen(kw_only=True, eq=False, repr=False)
+class Verdict(Plain):
     """What became of a topology: its status, since when, and the lines that argue it."""
 
     state: str = "prototype"
@@ -222,8 +223,8 @@ class Verdict:
         return dict(self.lines).get(key, "")
 
 
-@frozen(kw_only=True)
-class Measurement:
+@frozen(kw_only=True, eq=False, repr=False)
+class Measurement(Plain):
     """Figures from a device: `("chunk1", "decode")` 5.6 `ms`, `("placement", "chunk1")` 93 `%`."""
 
     date: str
@@ -232,8 +233,8 @@ class Measurement:
     span: Span | None = field(default=None, eq=False, repr=False)
 
 
-@frozen(kw_only=True)
-class Topology:
+@frozen(kw_only=True, eq=False, repr=False)
+class Topology(Plain):
     """A topology with nothing left to look up. Chunk lists are in dataflow order."""
 
     name: str

@@ -8,10 +8,11 @@ from attrs import field, frozen
 
 from topoc.dsl import model
 from topoc.dsl.model import Kind
+from topoc.dsl.plain import Plain
 
 
-@frozen(kw_only=True)
-class Rope:
+@frozen(kw_only=True, eq=False, repr=False)
+class Rope(Plain):
     """The rotary embedding of one attention geometry, in the half-split layout.
 
     Pair i turns by position * theta^(-2i / width) / factor.
@@ -22,8 +23,8 @@ class Rope:
     factor: float = 1.0
 
 
-@frozen(kw_only=True)
-class LayerSpec:
+@frozen(kw_only=True, eq=False, repr=False)
+class LayerSpec(Plain):
     """One decoder layer; `rope` names an entry of `Architecture.ropes`."""
 
     kind: Kind
@@ -36,8 +37,8 @@ class LayerSpec:
     rope: str
 
 
-@frozen(kw_only=True)
-class Norms:
+@frozen(kw_only=True, eq=False, repr=False)
+class Norms(Plain):
     """Which RMS norms a layer has, and what their stored gains mean: gain = offset + weight."""
 
     eps: float
@@ -47,8 +48,8 @@ class Norms:
     query_key: bool = False
 
 
-@frozen(kw_only=True)
-class TensorSpec:
+@frozen(kw_only=True, eq=False, repr=False)
+class TensorSpec(Plain):
     """One tensor that the decoder needs.
 
     `role` is the name that programs use: `embed`, `norm`, `head`, `layers.3.q`. `name` is the
@@ -63,8 +64,8 @@ class TensorSpec:
     gguf_offset: float = 0.0
 
 
-@frozen(kw_only=True)
-class Architecture:
+@frozen(kw_only=True, eq=False, repr=False)
+class Architecture(Plain):
     """A decoder checkpoint: dimensions, layers, norms, scales and the tensors it must hold."""
 
     family: str

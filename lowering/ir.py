@@ -17,6 +17,7 @@ from typing import ClassVar, Literal, TypeVar
 import attrs
 from attrs import field, frozen
 
+from topoc.dsl.plain import Plain
 from topoc.dsl.source import Span
 from topoc.lowering.manifest import Sink, Source
 
@@ -41,7 +42,7 @@ class DType(Enum):
         return 2 if self is DType.FP16 else 4
 
 
-@frozen
+@frozen(cache_hash=True)  # sets and dicts of values are what passes are made of
 class TensorType:
     """An element type and a static shape of at most five axes."""
 
@@ -57,7 +58,7 @@ class TensorType:
         return f"{self.dtype.value}[{','.join(map(str, self.shape))}]"
 
 
-@frozen
+@frozen(cache_hash=True)
 class Value:
     """A named tensor: an input, or the result of one op. Names are unique in a program."""
 
@@ -94,8 +95,8 @@ class Weight:
         return attrs.evolve(self, factor=self.factor * factor)
 
 
-@frozen
-class Op:
+@frozen(eq=False, repr=False)
+class Op(Plain):
     """What every op has in common: a mnemonic, operands found among its fields, result types."""
 
     mnemonic: ClassVar[str]
@@ -119,20 +120,34 @@ class Op:
         return tuple(self._fields_of(Weight))
 
     def _fields_of(self, kind: type[T]) -> Iterator[T]:
-        for one in attrs.fields(type(self)):
-            found = getattr(self, one.name)
-            items = found if isinstance(found, tuple) else (found,)
-            yield from (item for item in items if isinstance(item, kind))
+        for name in _field_names(type(self)):
+            found = getattr(self, name)
+            if isinstance(found, kind):
+                yield found
+            elif isinstance(found, tuple):
+                yield from (item for item in found if isinstance(item, kind))
 
     def with_operands(self, new: dict[Value, Value]) -> "Op":
         """The same op, reading other values."""
+        if new.keys().isdisjoint(self.operands):
+            return self
+        olds = {name: getattr(self, name) for name in _field_names(type(self))}
         changed = {
-            one.name: tuple(new.get(v, v) for v in old) if isinstance(old, tuple) else new[old]
-            for one in attrs.fields(type(self))
-            for old in [getattr(self, one.name)]
+            name: tuple(new.get(v, v) for v in old) if isinstance(old, tuple) else new[old]
+            for name, old in olds.items()
             if isinstance(old, tuple) or (isinstance(old, Value) and old in new)
         }
         return attrs.evolve(self, **changed)
+
+
+_NAMES: dict[type, tuple[str, ...]] = {}
+
+
+def _field_names(kind: type[Op]) -> tuple[str, ...]:
+    """Looked up once a class."""
+    if kind not in _NAMES:
+        _NAMES[kind] = tuple(one.name for one in attrs.fields(kind))
+    return _NAMES[kind]
 
 
 @frozen

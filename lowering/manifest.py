@@ -8,14 +8,16 @@ from typing import Literal
 
 from attrs import field, frozen
 
+from topoc.dsl.plain import Plain
+
 SCHEMA = "topoc.bundle/1"
 
 SlotRule = Literal["modulo", "shift"]
 Keys = Literal["cache", "cache+call"]
 
 
-@frozen(kw_only=True)
-class File:
+@frozen(kw_only=True, eq=False, repr=False)
+class File(Plain):
     """One file or package of the bundle; a package's hash is over its files in path order."""
 
     path: str
@@ -23,8 +25,8 @@ class File:
     sha256: str
 
 
-@frozen(kw_only=True)
-class ModelInfo:
+@frozen(kw_only=True, eq=False, repr=False)
+class ModelInfo(Plain):
     """The model that the bundle computes."""
 
     family: str
@@ -38,8 +40,8 @@ class ModelInfo:
     weights_sha256: str
 
 
-@frozen(kw_only=True)
-class Table:
+@frozen(kw_only=True, eq=False, repr=False)
+class Table(Plain):
     """Embedding rows on the host: raw little-endian values, one row a token.
 
     The embedding of a token is row * multiplier, or row * scale of the row * multiplier where
@@ -54,8 +56,8 @@ class Table:
     scales: str | None = None
 
 
-@frozen(kw_only=True)
-class RopeTable:
+@frozen(kw_only=True, eq=False, repr=False)
+class RopeTable(Plain):
     """A .npy file of cosines and sines, (2, positions, width)."""
 
     path: str
@@ -63,8 +65,8 @@ class RopeTable:
     width: int
 
 
-@frozen(kw_only=True)
-class Buffer:
+@frozen(kw_only=True, eq=False, repr=False)
+class Buffer(Plain):
     """One KV cache tensor, (rows of layers, KV heads, slots, width), kept by the host.
 
     With P tokens committed, position a < P stands in slot `a mod slots` (`modulo`) or
@@ -134,8 +136,8 @@ class Sink:
     probe: str | None = None
 
 
-@frozen(kw_only=True)
-class Input:
+@frozen(kw_only=True, eq=False, repr=False)
+class Input(Plain):
     """An input feature of a package's function."""
 
     feature: str
@@ -144,8 +146,8 @@ class Input:
     source: Source
 
 
-@frozen(kw_only=True)
-class Output:
+@frozen(kw_only=True, eq=False, repr=False)
+class Output(Plain):
     """An output feature of a package's function."""
 
     feature: str
@@ -154,8 +156,8 @@ class Output:
     sink: Sink
 
 
-@frozen(kw_only=True)
-class Step:
+@frozen(kw_only=True, eq=False, repr=False)
+class Step(Plain):
     """One prediction: a function of a package, on a unit."""
 
     package: str
@@ -165,8 +167,8 @@ class Step:
     outputs: tuple[Output, ...]
 
 
-@frozen(kw_only=True)
-class Function:
+@frozen(kw_only=True, eq=False, repr=False)
+class Function(Plain):
     """A call that the host can make: its steps in order. `tokens` is T, the rows of a call."""
 
     name: str
@@ -175,16 +177,16 @@ class Function:
     steps: tuple[Step, ...]
 
 
-@frozen(kw_only=True)
-class Allowed:
+@frozen(kw_only=True, eq=False, repr=False)
+class Allowed(Plain):
     """A finding that was accepted, and why."""
 
     code: str
     reason: str
 
 
-@frozen(kw_only=True)
-class Manifest:
+@frozen(kw_only=True, eq=False, repr=False)
+class Manifest(Plain):
     """A whole bundle."""
 
     schema: str

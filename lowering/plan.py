@@ -1,7 +1,7 @@
 """What a topology becomes: packages of programs, the buffers a host keeps, the steps it makes."""
 
 from math import prod
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from attrs import frozen
 
@@ -11,7 +11,9 @@ from topoc.lowering.architecture import Architecture
 from topoc.lowering.build import build
 from topoc.lowering.build.caches import caches_of
 from topoc.lowering.ir import DType, Program
-from topoc.lowering.rescale import Scales
+
+if TYPE_CHECKING:
+    from topoc.lowering.rescale import Scales
 
 
 @frozen(kw_only=True)
@@ -75,7 +77,7 @@ def plan(
     architecture: Architecture,
     *,
     dtype: DType = DType.FP16,
-    scales: Scales | None = None,
+    scales: "Scales | None" = None,
 ) -> Plan:
     """Build every program, run the passes over it, and lay out what the host does."""
     pipeline = passes.pipeline(scales)

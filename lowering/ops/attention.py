@@ -7,7 +7,7 @@ from attrs import frozen
 from topoc.lowering.ir import Op, TensorType, Value
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Attention(Op):
     """softmax(scale * q k^T + mask) v, where query head h reads KV head h // (N / G).
 

@@ -7,7 +7,7 @@ from attrs import frozen
 from topoc.lowering.ir import Op, TensorType, Value
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class CacheRow(Op):
     """One layer of a cache: (R, G', S, D') to (1, G, S, D), without the padding of a padded row."""
 
@@ -22,7 +22,7 @@ class CacheRow(Op):
         return TensorType(self.cache.type.dtype, (1, self.heads, self.cache.shape[2], self.width))
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class PadRow(Op):
     """Zeros after the heads and after the width: (1, G, S, D) to (1, heads, S, width)."""
 
@@ -36,7 +36,7 @@ class PadRow(Op):
         return TensorType(self.x.type.dtype, (1, self.heads, self.x.shape[2], self.width))
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class ShiftIn(Op):
     """Drop the oldest slot and put one new row last: (1, G, S, D) and (1, G, 1, D)."""
 
@@ -49,7 +49,7 @@ class ShiftIn(Op):
         return self.cache.type
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class BlendIn(Op):
     """cache * (1 - slot) + new * slot, with `slot` a one-hot column (1, 1, S, 1)."""
 
@@ -63,7 +63,7 @@ class BlendIn(Op):
         return self.cache.type
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class AppendRows(Op):
     """The cache followed by the call's own rows: (1, G, S, D) and (1, G, T, D)."""
 
@@ -77,7 +77,7 @@ class AppendRows(Op):
         return TensorType(self.cache.type.dtype, (one, heads, slots + self.new.shape[2], width))
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class StackRows(Op):
     """Rows of several layers as one tensor: (1, G, S, D) each to (R, G, S, D)."""
 

@@ -8,7 +8,7 @@ from attrs.validators import gt
 from topoc.lowering.ir import Op, TensorType, Value
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Add(Op):
     """The sum of two values of one shape."""
 
@@ -21,7 +21,7 @@ class Add(Op):
         return self.x.type
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Mul(Op):
     """The product of two values of one shape."""
 
@@ -34,7 +34,7 @@ class Mul(Op):
         return self.x.type
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Scale(Op):
     """`x` times a constant."""
 
@@ -47,7 +47,7 @@ class Scale(Op):
         return self.x.type
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Activation(Op):
     """The non-linearity of the MLP: GELU in its tanh form, or SiLU."""
 
@@ -60,7 +60,7 @@ class Activation(Op):
         return self.x.type
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Softcap(Op):
     """cap * tanh(x / cap): a bound on `x` that is smooth."""
 

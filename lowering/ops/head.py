@@ -7,7 +7,7 @@ from attrs import frozen
 from topoc.lowering.ir import DType, Op, TensorType, Value
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class SelectToken(Op):
     """The column of one token: (1, H, 1, T) by a one-hot (1, 1, 1, T) to (1, H, 1, 1)."""
 
@@ -20,7 +20,7 @@ class SelectToken(Op):
         return TensorType(self.x.type.dtype, (*self.x.shape[:3], 1))
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Argmax(Op):
     """The index of the greatest channel: (1, V, 1, T) to int32 (1, 1, 1, T)."""
 
@@ -32,7 +32,7 @@ class Argmax(Op):
         return TensorType(DType.INT32, (1, 1, 1, self.x.shape[3]))
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class TopK(Op):
     """The k greatest channels, best first: (1, V, 1, T) to logits and int32 ids (1, k, 1, T)."""
 

@@ -7,7 +7,7 @@ from attrs import frozen
 from topoc.lowering.ir import Op, TensorType, Value
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class SplitHeads(Op):
     """Channels into heads: (1, N * D, 1, T) to (1, N, D, T)."""
 
@@ -21,7 +21,7 @@ class SplitHeads(Op):
         return TensorType(self.x.type.dtype, (one, self.heads, channels // self.heads, tokens))
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class TokenRows(Op):
     """Widths into rows of tokens: (1, N, D, T) to (1, N, T, D), the layout of caches."""
 
@@ -34,7 +34,7 @@ class TokenRows(Op):
         return TensorType(self.x.type.dtype, (one, heads, tokens, width))
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class MergeHeads(Op):
     """Heads back into channels: (1, N, T, D) to (1, N * D, 1, T)."""
 
@@ -47,7 +47,7 @@ class MergeHeads(Op):
         return TensorType(self.x.type.dtype, (one, heads * width, 1, tokens))
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Rope(Op):
     """Turn each head by its position, in the half-split layout.
 

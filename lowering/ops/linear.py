@@ -7,7 +7,7 @@ from attrs import frozen
 from topoc.lowering.ir import Op, TensorType, Value, Weight
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Linear(Op):
     """Project the channels: (1, I, 1, T) by a weight (O, I) to (1, O, 1, T)."""
 
@@ -21,7 +21,7 @@ class Linear(Op):
         return TensorType(self.x.type.dtype, (one, self.weight.type.shape[0], height, tokens))
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Embed(Op):
     """Look up rows of a table: token ids (1, T) and a table (V, H) to (1, H, 1, T)."""
 

@@ -8,7 +8,7 @@ from attrs.validators import ge
 from topoc.lowering.ir import Op, TensorType, Value, Weight
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class RmsNorm(Op):
     """Divide `x` by its root mean square over one axis, then scale by a gain along that axis."""
 

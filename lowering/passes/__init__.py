@@ -1,13 +1,17 @@
 """Program to program: every pass, in the order in which they run, with the reason for its place."""
 
+from typing import TYPE_CHECKING
+
 from topoc.lowering.ir import Program
 from topoc.lowering.passes.fold_query_scale import FoldQueryScale
 from topoc.lowering.passes.lift_branches import LiftBranches
 from topoc.lowering.passes.remove_dead_ops import RemoveDeadOps
 from topoc.lowering.passes.rescale_residual import RescaleResidual
 from topoc.lowering.passes.rewrite import Pass
-from topoc.lowering.rescale import Scales
 from topoc.lowering.verify import verify
+
+if TYPE_CHECKING:
+    from topoc.lowering.rescale import Scales
 
 DEFAULT: tuple[Pass, ...] = (
     FoldQueryScale(),  # first: it looks for the builder's own shape around the query
@@ -17,7 +21,7 @@ DEFAULT: tuple[Pass, ...] = (
 )
 
 
-def pipeline(scales: Scales | None = None) -> tuple[Pass, ...]:
+def pipeline(scales: "Scales | None" = None) -> tuple[Pass, ...]:
     """The passes, with the scales that a checkpoint asks for."""
     if scales is None:
         return DEFAULT
@@ -29,9 +33,13 @@ def pipeline(scales: Scales | None = None) -> tuple[Pass, ...]:
 
 
 def run(passes: tuple[Pass, ...], program: Program) -> Program:
-    """The program after every pass, verified after each."""
+    """The program after every pass, verified wherever one changed it, and once at least."""
+    built = program
     for one in passes:
-        program = one.run(program)
+        before, program = program, one.run(program)
+        if program is not before:
+            verify(program)
+    if program is built:
         verify(program)
     return program
 

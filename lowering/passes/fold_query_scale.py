@@ -41,6 +41,8 @@ class FoldQueryScale(Pass):
             gain = norm.op.gain.scaled(binding.op.scale)
             changed[norm.result] = evolve(norm, op=evolve(norm.op, gain=gain))
             changed[binding.result] = evolve(binding, op=evolve(binding.op, scale=1.0))
+        if not changed:
+            return program
         return evolve(
             program, bindings=tuple(changed.get(b.results[0], b) for b in program.bindings)
         )

@@ -27,6 +27,8 @@ class LiftBranches(Pass):
 
     def run(self, program: Program) -> Program:
         """Lift each branch whose factor isn't one."""
+        if all(factor == 1.0 for pair in self.factors for factor in pair):
+            return program
         producers = {value: b for b in program.bindings for value in b.results}
         changed: dict[Value, Binding] = {}
         for binding in program.bindings:
@@ -45,7 +47,7 @@ class LiftBranches(Pass):
         )
 
     def _factor(self, branch: Binding | None) -> float:
-        if branch is None or branch.layer is None or not self.factors:
+        if branch is None or branch.layer is None:
             return 1.0
         if not isinstance(branch.op, Linear):
             return 1.0

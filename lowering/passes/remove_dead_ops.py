@@ -28,4 +28,6 @@ class RemoveDeadOps(Pass):
                 live.update(binding.op.operands)
                 kept.append(binding)
         inputs = tuple(one for one in program.inputs if one.value in live)
+        if len(kept) == len(program.bindings) and inputs == program.inputs:
+            return program
         return evolve(program, inputs=inputs, bindings=tuple(reversed(kept)))
