@@ -169,6 +169,25 @@ def test_parts_may_stand_in_any_chunk(case, name):
             assert np.abs(result.logits - wanted).max() <= case.limit()
 
 
+def test_host_table_is_int8_a_row_by_default(case):
+    """Off by half a step of its row at most; fp32 builds keep it whole."""
+    text = topology_text().replace("quantize { embed: none }", "")
+    bundle = compile_text(text, case.checkpoint, case.folder / "int8")
+    table = bundle.manifest.tables["embed"]
+    assert (table.dtype, table.scales) == ("int8", "embed.scale.bin")
+    codes = np.fromfile(bundle.path / table.path, np.int8).reshape(table.rows, table.width)
+    scales = np.fromfile(bundle.path / table.scales, "<f4")[:, None]
+    stored = weights_of(case.checkpoint).rows("embed", 0, table.rows).numpy()
+
+    assert (np.abs(codes * scales - stored) <= scales * 0.5001).all()
+    assert np.abs(codes).max(1).tolist() == [127] * table.rows
+    found = teacher_forced(bundle, predictor_of(bundle), TOKENS, POSITIONS)
+    error = difference(found, case.reference[list(POSITIONS)], POSITIONS).error
+    assert 2e-3 < error < 0.1
+    whole = compile_text(text, case.checkpoint, case.folder / "whole", precision="fp32")
+    assert whole.manifest.tables["embed"].dtype == "fp32"
+
+
 def test_hidden_head_gives_the_state_after_the_final_norm(case):
     import torch
 
