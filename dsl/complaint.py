@@ -35,6 +35,27 @@ _WORDS = {
     **{keyword(word): f"`{word}`" for word in (*RESERVED, *STATEMENTS, *TOP)},
 }
 
+_FORMS = {
+    "topology": "topology NAME { … }",
+    "experiment": "experiment NAME { … }",
+    "doc": 'doc "…"',
+    "status": "status STATE on DATE { … }",
+    "model": 'model "config.json"',
+    "target": "target UNIT SYSTEM CHIP",
+    "features": "features PROFILE",
+    "param": "param NAME = NUMBER",
+    "context": "context NUMBER",
+    "attention": "attention { SELECTOR: KIND }",
+    "kv": "kv { SELECTOR: CLAUSE, CLAUSE }",
+    "chunk": "chunk NAME = PART + PART",
+    "tap": "tap L8, L17",
+    "functions": "functions decode, prefill(tokens = NUMBER)",
+    "quantize": "quantize { SELECTOR: SCHEME }",
+    "expect": "expect { MEASURE <= NUMBER }",
+    "allow": 'allow CODE because "…"',
+    "measured": "measured on DATE { … }",
+}
+
 
 def complaint(
     source: Source, placed: list[Placed], at: int, unexpected: UnexpectedToken
@@ -45,13 +66,14 @@ def complaint(
     expected = {kind for kind in unexpected.expected if kind in _WORDS}
     head = _head(placed, at)
     if at == head or "_TOPOLOGY" in expected or "_DOC" in expected:
-        return _statement(token, span, depth)
+        return _statement(token, span, depth, expected)
     if token.type == "_END":
         message = f"the line ends where {_listed(expected)} is expected"
-        return error("syntax.incomplete", message, span, help=_incomplete(expected))
+        help_ = _incomplete(expected) or _form(placed, head, at, expected)
+        return error("syntax.incomplete", message, span, help=help_)
     if token.type in {"_LBRACE", "_RBRACE"}:
         message = f"this brace is unexpected; expected {_listed(expected)}"
-        return error("syntax.brace", message, span)
+        return error("syntax.brace", message, span, help=_form(placed, head, at, expected))
     return _within(placed, head, at, span, expected)
 
 
@@ -62,7 +84,7 @@ def _head(placed: list[Placed], at: int) -> int:
     return at
 
 
-def _statement(token: Token, span: Span, depth: int) -> Diagnostic:
+def _statement(token: Token, span: Span, depth: int, expected: set[str]) -> Diagnostic:
     if token.type == "_RBRACE":
         return error("syntax.brace", "this `}` closes nothing", span, help="remove it")
     if depth == 0:
@@ -73,21 +95,37 @@ def _statement(token: Token, span: Span, depth: int) -> Diagnostic:
     if depth == 1:
         message = f"`{token}` begins no statement"
         return error("syntax.statement", message, span, help=advice(token, STATEMENTS))
-    return error("syntax.unexpected", f"`{token}` can't begin a line of this block", span)
+    message = f"`{token}` can't begin a line of this block"
+    return error("syntax.unexpected", message, span, help=_line_form(expected))
 
 
 def _incomplete(expected: set[str]) -> str:
     if "_RPAR" in expected or "_RBRACKET" in expected:
         return "close the parenthesis; a line goes on only inside one"
-    if "_COLON" in expected:
-        return "a rule is written `SELECTOR: SETTING`"
     return ""
+
+
+def _form(placed: list[Placed], head: int, at: int, expected: set[str]) -> str:
+    """How the statement that begins at `head` is written."""
+    first = placed[head].token
+    if first.type == keyword(first) and first in _FORMS:
+        return f"write `{_FORMS[first]}`"
+    return _line_form(expected | {one.token.type for one in placed[head:at]})
+
+
+def _line_form(kinds: set[str]) -> str:
+    """How a line of a block is written, by what it holds or may hold."""
+    if "_COLON" in kinds:
+        return "a rule is written `SELECTOR: SETTING`, with commas between settings"
+    if "RELATION" in kinds:
+        return "a budget is written `MEASURE <= NUMBER`"
+    return 'a line is written `WORD "…"`, or with a number'
 
 
 def _within(placed: list[Placed], head: int, at: int, span: Span, expected: set[str]) -> Diagnostic:
     """An error in the middle of a statement."""
     token, first = placed[at].token, placed[head].token
-    if token.type == "_COLON" and any(one.token.type == "_COLON" for one in placed[head:at]):
+    if _has_colon(placed[head:at]) and (token.type == "_COLON" or _rule_follows(placed, at)):
         return _second_rule([one.token for one in placed[head:at]], span)
     if "_END" in expected and token in STATEMENTS:
         message = f"`{token}` begins a second statement on this line"
@@ -96,13 +134,27 @@ def _within(placed: list[Placed], head: int, at: int, span: Span, expected: set[
         message = f"`{token}` is reserved and names nothing"
         return error("syntax.name", message, span, help="choose another name")
     if token.type == "LAYERS" and expected == {"WORD"}:
-        return error("syntax.name", f"a name can't look like a layer, as `{token}` does", span)
+        message = f"a name can't look like a layer, as `{token}` does"
+        return error("syntax.name", message, span, help="choose another name")
     if token.type == "_EQUALS" and at == head + 1:
         message = f"`{first}` takes its value without `=`"
         following = placed[at + 1].token
         return error("syntax.unexpected", message, span, help=f"write `{first} {following}`")
     message = f"`{token}` is unexpected here; expected {_listed(expected)}"
-    return error("syntax.unexpected", message, span)
+    return error("syntax.unexpected", message, span, help=_form(placed, head, at, expected))
+
+
+def _has_colon(placed: list[Placed]) -> bool:
+    return any(one.token.type == "_COLON" for one in placed)
+
+
+def _rule_follows(placed: list[Placed], at: int) -> bool:
+    """Whether what is left of a line has a colon, as a rule has."""
+    while at < len(placed) and placed[at].token.type not in {"_END", "_LBRACE", "_RBRACE"}:
+        if placed[at].token.type == "_COLON":
+            return True
+        at += 1
+    return False
 
 
 def _second_rule(tokens: list[Token], span: Span) -> Diagnostic:

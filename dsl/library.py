@@ -1,6 +1,7 @@
 """Where topologies come from: files, the topologies that topoc ships, standard input."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from attrs import define, field, frozen
@@ -23,6 +24,12 @@ class Parsed:
     folder: Path
     stem: str
     findings: tuple[Diagnostic, ...]
+    named: Mapping[str, ast.Topology] = field(init=False, eq=False, repr=False)
+
+    @named.default
+    def _by_name(self) -> dict[str, ast.Topology]:
+        """Its topologies; of two of one name the first."""
+        return {one.name.text: one for one in reversed(self.file.topologies)}
 
 
 @define

@@ -6,7 +6,7 @@ from pathlib import Path
 from attrs import define, evolve, field, frozen
 
 from topoc.dsl import ast
-from topoc.dsl.diagnostic import Diagnostic, TopocError, error
+from topoc.dsl.diagnostic import Diagnostic, Label, TopocError, error
 from topoc.dsl.format import flatten
 from topoc.dsl.library import Library, Parsed, find
 from topoc.dsl.lint.engine import lint
@@ -109,12 +109,13 @@ def _pick(parsed: Parsed, path: str, name: str | None) -> ast.Topology | Diagnos
 
 def _whole(parsed: Parsed) -> Iterator[Diagnostic]:
     """What is wrong with a file as a whole, and with its experiments."""
-    seen: set[str] = set()
+    seen: dict[str, ast.Word] = {}
     for item in parsed.file.items:
         if item.name.text in seen:
             message = f"`{item.name}` is defined twice in this file"
-            yield error("name.duplicate", message, item.name.span)
-        seen.add(item.name.text)
+            first = Label(seen[item.name.text].span, "the first")
+            yield error("name.duplicate", message, item.name.span, related=(first,))
+        seen.setdefault(item.name.text, item.name)
     for item in parsed.file.items:
         if isinstance(item, ast.Experiment):
             yield from _experiment(item)

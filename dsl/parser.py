@@ -15,12 +15,13 @@ from lark.parsers.lalr_interactive_parser import InteractiveParser
 
 from topoc.dsl import ast
 from topoc.dsl.complaint import complaint
-from topoc.dsl.diagnostic import Diagnostic
+from topoc.dsl.diagnostic import Diagnostic, error
 from topoc.dsl.source import Source, Span
 from topoc.dsl.tokens import TOP, Placed, keyword, tokenize
 from topoc.dsl.tree import ToAst
 
 _END = Token("_END", "")
+_LISTED = 200  # errors of one text
 _HEADS = {keyword(word) for word in TOP}
 _BAD = ("NEWLINE", "BAD", "BAD_LAYERS", "BAD_NUMBER", "BAD_NAME", "BAD_TEXT")
 
@@ -43,7 +44,17 @@ def parse(source: Source) -> tuple[ast.File, tuple[Diagnostic, ...]]:
     findings += [one for one in run.findings if _line(one) not in lines]
     names = ToAst(source)
     file = names.transform(tree)
-    return file, tuple(sorted([*findings, *names.findings], key=_line))
+    return file, _first(sorted([*findings, *names.findings], key=_line))
+
+
+def _first(findings: list[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """All findings, or the first and how many more there are."""
+    if len(findings) <= _LISTED:
+        return tuple(findings)
+    message = f"{len(findings) - _LISTED} more errors follow, which are not listed"
+    at = findings[_LISTED].at.at
+    help_ = "mend the first ones; the rest may follow from them"
+    return (*findings[:_LISTED], error("syntax.unexpected", message, at, help=help_))
 
 
 def raw_tokens(source: Source) -> list[Token]:

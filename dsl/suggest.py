@@ -3,13 +3,18 @@
 from collections.abc import Iterable
 
 _MOST = 4
+_COMPARED = 1000  # names; among more the search takes longer than it helps
+_LONGEST = 20  # names in a list; more are cut
 
 
 def close(word: str, known: Iterable[str]) -> tuple[str, ...]:
     """Up to four known names that look like `word`, the closest first."""
     from difflib import get_close_matches  # most runs suggest nothing
 
-    return tuple(get_close_matches(word, sorted(set(known)), n=_MOST, cutoff=0.6))
+    names = sorted(set(known))
+    if len(names) > _COMPARED:
+        return ()
+    return tuple(get_close_matches(word, names, n=_MOST, cutoff=0.6))
 
 
 def quoted(words: Iterable[str], last: str = "or") -> str:
@@ -24,4 +29,14 @@ def advice(word: str, known: Iterable[str], what: str = "known are") -> str:
     found = close(word, names)
     if found:
         return f"did you mean {quoted(found)}?"
-    return f"{what} {quoted(names, 'and')}" if names else ""
+    if what == "there are" and len(names) == 1:
+        what = "there is"
+    return f"{what} {_all(names)}" if names else ""
+
+
+def _all(names: tuple[str, ...]) -> str:
+    """All names, or the first and how many more there are."""
+    if len(names) <= _LONGEST:
+        return quoted(names, "and")
+    first = ", ".join(f"`{name}`" for name in names[:_LONGEST])
+    return f"{first} and {len(names) - _LONGEST} more"

@@ -64,6 +64,7 @@ class _Lines:
     following: list[int | None] = field(factory=list)  # the next token that ends no line
     at: int = 0
     parens: int = 0
+    is_deep: bool = False
     block: str = ""
     opened: list[Token] = field(factory=list)
     out: list[Placed] = field(factory=list)
@@ -81,7 +82,7 @@ class _Lines:
     def _step(self, token: Token) -> None:
         if token.type == "NEWLINE":
             self._newline()
-        elif token.type == "_LBRACE":
+        elif token.type == "_LBRACE" and len(self.opened) < _DEEPEST:
             self.parens = 0
             self._put(token)
             self.opened.append(token)
@@ -90,12 +91,20 @@ class _Lines:
             self._end()
             del self.opened[-1:]
             self._put(token)
-        elif token.type in _OPENS and self.parens == _DEEPEST:
-            span = Span(self.source, token.start_pos or 0, token.end_pos or 0)
-            self.findings.append(error("syntax.unexpected", "lists are nested too deeply", span))
+        elif token.type == "_LBRACE" or (token.type in _OPENS and self.parens == _DEEPEST):
+            self._too_deep(token)
         else:
             self.parens += (token.type in _OPENS) - (token.type in _CLOSES and self.parens > 0)
             self._put(self._retag(token))
+
+    def _too_deep(self, token: Token) -> None:
+        """Leave out a bracket that no statement has use for; the first of a text is reported."""
+        if not self.is_deep:
+            span = Span(self.source, token.start_pos or 0, token.end_pos or 0)
+            message = f"brackets are nested more than {_DEEPEST} deep"
+            help_ = "close those that are open; no statement needs so many"
+            self.findings.append(error("syntax.unexpected", message, span, help=help_))
+        self.is_deep = True
 
     def _put(self, token: Token) -> None:
         self.out.append(Placed(token, len(self.opened)))

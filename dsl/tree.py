@@ -20,11 +20,12 @@ _NUMBER = re.compile(r"([-\d.]+)\s*(\S*)")
 
 
 _LARGEST = 1e15
-_LAYER_DIGITS = 9  # more are beyond any model, and beyond what int() takes
+_BEYOND = 10**9  # a layer of no model; longer numbers are not even read
 
 
 def _layer(digits: str) -> int:
-    return int(digits.lstrip("0")[:_LAYER_DIGITS] or 0)
+    short = digits.lstrip("0")
+    return int(short or 0) if len(short) < len(str(_BEYOND)) else _BEYOND
 
 
 @v_args(meta=True)
@@ -53,8 +54,9 @@ class ToAst(Transformer[Token, Any]):
         value = float(digits)
         if abs(value) > _LARGEST:
             message = f"numbers end at {_LARGEST:.0f}"
-            self.findings.append(error("value.range", message, self._at(token)))
-            value = 0.0
+            help_ = "nothing that a topology counts is larger"
+            self.findings.append(error("value.range", message, self._at(token), help=help_))
+            value = 1.0  # fits wherever a number stands
         return ast.Number(value, unit, span=self._at(token))
 
     def LAYERS(self, token: Token) -> ast.Range:

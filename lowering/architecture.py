@@ -107,10 +107,15 @@ def layers(path: Path) -> model.Layers:
     The head counts in full where it is tied too: the chunk that holds it stores the matrix.
     """
     found = read(path)
+    mine: dict[int, list[TensorSpec]] = {index: [] for index in range(len(found.layers))}
+    for tensor in found.tensors:
+        group, _, rest = tensor.role.partition(".")
+        if group == "layers":
+            mine[int(rest.partition(".")[0])].append(tensor)
     return model.Layers(
         family=found.family,
         config=found.config,
-        layers=tuple(_layer(found, index) for index in range(len(found.layers))),
+        layers=tuple(_layer(spec, mine[i]) for i, spec in enumerate(found.layers)),
         hidden=found.hidden,
         vocabulary=found.vocabulary,
         positions=found.positions,
@@ -119,16 +124,14 @@ def layers(path: Path) -> model.Layers:
     )
 
 
-def _layer(found: Architecture, index: int) -> model.Layer:
-    spec, prefix = found.layers[index], f"layers.{index}."
-    mine = [tensor for tensor in found.tensors if tensor.role.startswith(prefix)]
+def _layer(spec: LayerSpec, tensors: list[TensorSpec]) -> model.Layer:
     return model.Layer(
         kind=spec.kind,
         window=spec.window,
         donor=spec.donor,
-        kv_weights=any(tensor.role == f"{prefix}k" for tensor in mine),
+        kv_weights=any(tensor.role.endswith(".k") for tensor in tensors),
         heads=spec.heads,
         kv_heads=spec.kv_heads,
         head_dim=spec.head_dim,
-        parameters=sum(prod(tensor.shape) for tensor in mine),
+        parameters=sum(prod(tensor.shape) for tensor in tensors),
     )

@@ -1,8 +1,12 @@
-"""`topoc lint`: check topologies."""
+"""`topoc lint`: check topologies, and bundles that were compiled from some."""
 
+import os
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import click
+from attrs import evolve
 
 from topoc.dsl.cli import options, view
 from topoc.dsl.diagnostic import Diagnostic, Severity, TopocError
@@ -10,6 +14,8 @@ from topoc.dsl.load import Loader
 from topoc.dsl.render import count
 from topoc.dsl.resolve import Given
 
+_MANIFEST = "manifest.json"  # what a folder has that is a bundle
+_BUNDLES = "topoc.lowering.cli.lint"
 _UNPROVEN = "not proved by lint: placement, speed and accuracy, which take a device"
 
 
@@ -39,22 +45,43 @@ def command(
     define: tuple[tuple[str, float], ...],
     model: Path | None,
 ) -> None:
-    """Check every topology of each FILE; `-` reads standard input."""
+    """Check every topology of each FILE; `-` reads standard input, a folder may be a bundle."""
     loader = Loader(Given(dict(define), model, None))
     findings: list[Diagnostic] = []
     unread: list[Diagnostic] = []
     for file in files:
         try:
-            found = [one for loaded in loader.all(file) for one in loaded.findings]
+            found = list(_bundle(file) if _is_bundle(file) else _topologies(loader, file))
         except TopocError as failure:
             unread += failure.findings
         else:
-            findings += [one for one in dict.fromkeys(found) if one not in findings]
+            findings = list(dict.fromkeys([*findings, *found]))
     view.report((*unread, *findings), style)
     if style == "text":
         files_ = f"{len(files)} file{'s' * (len(files) > 1)}"
         view.result(f"{files_}: {count((*unread, *findings))}\n{_UNPROVEN}")
     raise SystemExit(_status(findings, unread, Severity(fail_on)))
+
+
+def _topologies(loader: Loader, file: str) -> Iterator[Diagnostic]:
+    for loaded in loader.all(file):
+        yield from loaded.findings
+
+
+def _is_bundle(file: str) -> bool:
+    return os.path.isfile(os.path.join(file, _MANIFEST))  # noqa: PTH113, PTH118 — any text will do
+
+
+def _bundle(folder: str) -> Iterator[Diagnostic]:
+    """What is wrong with a bundle, and as notes what its own topology is told.
+
+    The bundle stands, whatever was found in the text that it was compiled from.
+    """
+    findings, text = import_module(_BUNDLES).of_bundle(folder)
+    yield from findings
+    if text is not None:
+        for one in _topologies(Loader(Given({}, None, None)), text):
+            yield evolve(one, severity=Severity.NOTE)
 
 
 def _status(findings: list[Diagnostic], unread: list[Diagnostic], fail_on: Severity) -> int:

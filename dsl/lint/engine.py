@@ -59,7 +59,7 @@ def _allowed(topology: Topology, finding: Finding) -> bool:
 def _allowance_findings(topology: Topology, found: tuple[Finding, ...]) -> Iterator[Diagnostic]:
     """What is wrong with the `allow` lines themselves."""
     names = [chunk.name for chunk in all_chunks(topology)]
-    for allowance in topology.allowances:
+    for allowance in sorted(topology.allowances, key=lambda one: one.span.start):
         code, span = allowance.code, allowance.span
         if code in KINDS or (code in _RULES and _RULES[code].coherence):
             message = f"`{code}` can't be allowed: no bundle can do what it forbids"

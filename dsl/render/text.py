@@ -8,6 +8,9 @@ from attrs import frozen
 from topoc.dsl.diagnostic import Diagnostic, Place, Severity
 from topoc.dsl.source import Source, Span
 
+_WIDE = 200  # characters of a line that are shown
+_LEAD = 60  # of them before what is marked, where a line is longer
+
 Paint = Callable[[str, str], str]  # a text and its role: error, warning, note, help, frame
 
 
@@ -68,11 +71,22 @@ def _excerpt(source: Source, marks: Sequence[_Mark], paint: Paint) -> Iterator[s
     for previous, line in zip([shown[0], *shown], shown, strict=False):
         if line - previous > 1:
             yield paint("...", "frame")
-        text = _safe(source.line_text(line))
-        yield f"{paint(f'{line:>{width}} |', 'frame')} {text}".rstrip()
-        for mark in marks:
-            if mark.span.line == line:
-                yield f"{bar} {_pointer(source, mark, paint)}"
+        here = [mark for mark in marks if mark.span.line == line]
+        start, text = _cut(source.line_text(line), here)
+        yield f"{paint(f'{line:>{width}} |', 'frame')} {_safe(text)}".rstrip()
+        for mark in here:
+            yield f"{bar} {_pointer(text, start, mark, paint)}"
+
+
+def _cut(line: str, marks: Sequence[_Mark]) -> tuple[int, str]:
+    """The part of a line that is shown, all of most, and the column where it starts."""
+    if len(line) <= _WIDE:
+        return 0, line
+    first = min((mark.span.column - 1 for mark in marks), default=0)
+    start = max(0, first - _LEAD)
+    part = line[start : start + _WIDE]
+    part = f"…{part[1:]}" if start else part
+    return start, f"{part[:-1]}…" if start + _WIDE < len(line) else part
 
 
 def _shown(source: Source, marked: Sequence[int]) -> list[int]:
@@ -86,10 +100,9 @@ def _shown(source: Source, marked: Sequence[int]) -> list[int]:
     return shown
 
 
-def _pointer(source: Source, mark: _Mark, paint: Paint) -> str:
-    """Carets under a span, clipped to its first line, and the words of its label."""
-    start = mark.span.column - 1
-    line = source.line_text(mark.span.line)
+def _pointer(line: str, first: int, mark: _Mark, paint: Paint) -> str:
+    """Carets under a span, clipped to what is shown of its line, and the words of its label."""
+    start = mark.span.column - 1 - first
     under = line[start : start + mark.span.end - mark.span.start]
     carets = mark.sign * max(1, _columns(under))
     words = paint(f"{carets} {_safe(mark.words)}".rstrip(), mark.role)

@@ -107,12 +107,18 @@ def _graph(scope: Scope, links: tuple[Link, ...], head: Topology) -> Topology:
         recipes=recipes(scope, links),
         taps=taps(scope, links),
         budgets=budgets(scope, links),
-        measurements=tuple(measurement(one, names, calls, scope.report) for one in figures),
+        measurements=tuple(
+            sorted(
+                (measurement(one, names, calls, scope.report) for one in figures),
+                key=lambda one: (one.date, one.notes, one.figures),
+            )
+        ),
     )
 
 
 def _allowances(link: Link) -> tuple[Allowance, ...]:
-    return tuple(
+    """What is allowed, in an order that does not depend on that of the lines."""
+    found = (
         Allowance(
             code=one.code.text,
             chunk=one.chunk.text if one.chunk else None,
@@ -121,6 +127,7 @@ def _allowances(link: Link) -> tuple[Allowance, ...]:
         )
         for one in link.of(ast.Allow)
     )
+    return tuple(sorted(found, key=lambda one: (one.code, one.chunk or "", one.reason)))
 
 
 def _layers(links: tuple[Link, ...], given: Given, findings: list[Diagnostic]) -> Layers | None:

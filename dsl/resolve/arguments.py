@@ -21,7 +21,7 @@ def arguments(
             sound = False
         elif option.name in given:
             message = f"`{option.name}` is given twice"
-            scope.report(error(code, message, argument.span))
+            scope.report(error(code, message, argument.span, help="keep the one that is meant"))
             sound = False
         else:
             given[option.name] = value
@@ -45,6 +45,7 @@ def _option(
             return option
     message = f"`{call.name}` takes no argument `{argument.name}`"
     help_ = advice(argument.name, [option.name for option in options], "it takes")
+    help_ = help_ or f"write `{call.name}` alone"
     scope.report(error(code, message, argument.span, help=help_))
     return None
 
@@ -64,7 +65,11 @@ def _bare(
     message = f"the arguments of `{call.name}` are named" if options else ""
     message = message or f"`{call.name}` takes no arguments"
     first = next((one for one in options if not one.bare), None)
-    help_ = f"write `{call.name}({first.name} = {value.span.text})`" if first else ""
+    help_ = f"write `{call.name}` alone"
+    if first:
+        help_ = f"write `{call.name}({first.name} = {value.span.text})`"
+    elif options:
+        help_ = f"write {quoted(f'{call.name}({word})' for one in options for word in one.words)}"
     scope.report(error(code, message, argument.span, help=help_))
     return None
 
@@ -79,15 +84,15 @@ def _value(scope: Scope, argument: ast.Argument, option: Option, code: str) -> A
             scope.unknown(code, value.text, option.words, value.span, f"`{option.name}`")
             return None
         if not option.or_number:
-            wish = quoted(option.words) or "a name"
-            message = f"`{option.name}` is {wish}, not `{value.span.text}`"
-            scope.report(error(code, message, value.span))
+            wish = quoted(option.words) or "a name in small letters"
+            message = f"`{option.name}` is no number, layer or text, as `{value.span.text}` is"
+            scope.report(error(code, message, value.span, help=f"write {wish}"))
             return None
     number = scope.whole(value, option.least)
     if number is not None and option.numbers and number not in option.numbers:
         wish = quoted(str(one) for one in option.numbers)
-        message = f"`{option.name}` is {wish}, not {number}"
-        scope.report(error("value.range", message, value.span))
+        message = f"`{option.name}` can't be {number}"
+        scope.report(error("value.range", message, value.span, help=f"write {wish}"))
         return None
     return number
 

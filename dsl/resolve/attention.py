@@ -70,7 +70,8 @@ def _setting(scope: Scope, rule: ast.Rule, context: int) -> Attention | None:
     calls = setting.calls if isinstance(setting, ast.Stack) else ()
     if len(rule.settings) > 1 or len(calls) != 1:
         message = "a rule of `attention` names one kind with its arguments"
-        scope.report(error("attention.argument", message, rule.settings[-1].span))
+        help_ = "write `SELECTOR: KIND`, and another rule for other layers"
+        scope.report(error("attention.argument", message, rule.settings[-1].span, help=help_))
         return None
     call = calls[0]
     shape = SHAPES.get(call.name)

@@ -1,6 +1,7 @@
 """The `expect` blocks: budgets, and which of the base's they replace."""
 
 from topoc.dsl import ast
+from topoc.dsl.diagnostic import Label, error
 from topoc.dsl.model import Budget
 from topoc.dsl.resolve.chain import Link
 from topoc.dsl.resolve.scope import Scope
@@ -27,17 +28,33 @@ MEASURES: dict[str, tuple[str, ...]] = {
 }
 _DIRECTION = {"<": "most", "<=": "most", ">": "least", ">=": "least", "==": "equal"}
 
+Bound = tuple[str, str]  # a measure and a direction
+_ORDER = tuple((measure, way) for measure in MEASURES for way in ("most", "least", "equal"))
+
 
 def budgets(scope: Scope, links: tuple[Link, ...]) -> tuple[Budget, ...]:
     """The budgets in force: a line replaces the base's of the same measure and direction."""
-    found: dict[tuple[str, str], Budget] = {}
+    found: dict[Bound, Budget] = {}
     for link in links:
-        for expect in link.of(ast.Expect):
-            for line in expect.budgets:
-                budget = _budget(scope, line)
-                if budget is not None:
-                    found[budget.measure, _DIRECTION[budget.relation]] = budget
-    return tuple(found.values())
+        found |= _stated(scope, link)
+    return tuple(found[bound] for bound in _ORDER if bound in found)
+
+
+def _stated(scope: Scope, link: Link) -> dict[Bound, Budget]:
+    """The budgets of one topology, each measure and direction once."""
+    found: dict[Bound, Budget] = {}
+    for line in (line for expect in link.of(ast.Expect) for line in expect.budgets):
+        budget = _budget(scope, line)
+        if budget is None:
+            continue
+        bound = budget.measure, _DIRECTION[budget.relation]
+        if bound in found:
+            message = f"`{budget.measure}` has two bounds in this direction"
+            first = Label(found[bound].span, "the first")
+            help_ = "keep the one that is meant"
+            scope.report(error("name.duplicate", message, line.span, related=(first,), help=help_))
+        found[bound] = budget
+    return found
 
 
 def _budget(scope: Scope, line: ast.Budget) -> Budget | None:

@@ -10,6 +10,9 @@ from topoc.dsl.diagnostic import Diagnostic, Label, TopocError, error
 from topoc.dsl.library import Library, Parsed, shipped
 from topoc.dsl.suggest import advice
 
+_TALLEST = 64  # bases of one topology
+_MANY = 1000  # topologies of one file
+
 T = TypeVar("T")
 
 
@@ -35,6 +38,9 @@ def chain(
         if found is None:
             return None
         parsed, topology = found
+        if len(links) > _TALLEST:
+            findings.append(_too_tall(links[-1].topology))
+            return None
         if any(topology is link.topology for link in links):
             message = f"`{topology.name}` extends itself"
             way = tuple(
@@ -47,26 +53,38 @@ def chain(
     return tuple(links)
 
 
+def _too_tall(topology: ast.Topology) -> Diagnostic:
+    message = f"`{topology.name}` has more than {_TALLEST} bases, one above the other"
+    help_ = "extend a base further down"
+    return error("value.range", message, topology.name.span, help=help_)
+
+
 def _base(
     parsed: Parsed, base: ast.Word | ast.Text, library: Library, findings: list[Diagnostic]
 ) -> tuple[Parsed, ast.Topology] | None:
     """The topology that a base names: in this file, beside it, shipped, or at a path."""
-    here = [one for one in parsed.file.topologies if one.name.text == base.text]
-    if isinstance(base, ast.Word) and here:
-        return parsed, here[0]
+    if isinstance(base, ast.Word) and base.text in parsed.named:
+        return parsed, parsed.named[base.text]
     path = parsed.folder / (base.text if isinstance(base, ast.Text) else f"{base.text}.topo")
     if isinstance(base, ast.Word) and not path.is_file():
         path = shipped().get(base.text, path)
-    if not path.is_file():
-        known = {one.name.text for one in parsed.file.topologies}
-        known |= {one.stem for one in parsed.folder.glob("*.topo")} | set(shipped())
-        message = f"no topology `{base.text}` is in this file, beside it or shipped"
-        if isinstance(base, ast.Text):
-            message = f"there is no file `{base.text}`"
-        help_ = advice(base.text, sorted(known), "known here are")
-        findings.append(error("name.unknown", message, base.span, help=help_))
-        return None
-    return _from_file(path, base, library, findings)
+    if path.is_file():
+        return _from_file(path, base, library, findings)
+    message = f"no topology `{base.text}` is in this file, beside it or shipped"
+    help_ = advice(base.text, _known(parsed), "known here are")
+    if isinstance(base, ast.Text):
+        message = f"there is no file `{base.text}`"
+        help_ = "the path starts from the folder of this file"
+    findings.append(error("name.unknown", message, base.span, help=help_))
+    return None
+
+
+def _known(parsed: Parsed) -> list[str]:
+    """The topologies that a file may extend by name; nothing where they are too many to tell."""
+    if len(parsed.named) > _MANY:
+        return []
+    beside = {one.stem for one in parsed.folder.glob("*.topo")}
+    return sorted({*parsed.named, *beside, *shipped()})
 
 
 def _from_file(
@@ -83,11 +101,10 @@ def _from_file(
         first = Label(parsed.findings[0].at.at, parsed.findings[0].message)
         findings.append(error(parsed.findings[0].code, message, base.span, related=(first,)))
         return None
-    found = [one for one in parsed.file.topologies if one.name.text == path.stem]
-    if not found:
-        known = [one.name.text for one in parsed.file.topologies]
+    if path.stem not in parsed.named:
+        known = list(parsed.named)
         message = f"`{path.name}` holds no topology `{path.stem}`"
         help_ = advice(path.stem, known, "it holds")
         findings.append(error("name.unknown", message, base.span, help=help_))
         return None
-    return parsed, found[0]
+    return parsed, parsed.named[path.stem]

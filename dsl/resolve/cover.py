@@ -97,7 +97,8 @@ def _order(parts: Sequence[Part]) -> Iterator[Diagnostic]:
         if part.kind != "layers" and part.kind in seen:
             first = Label(_span(seen[part.kind]), "the first")
             message = f"`{part.kind}` stands twice in one chunk list"
-            yield error("chunk.overlap", message, span, related=(first,))
+            help_ = "remove one of the two"
+            yield error("chunk.overlap", message, span, related=(first,), help=help_)
         elif PARTS.index(part.kind) < PARTS.index(latest.kind):
             message = f"`{span.text}` comes after `{_span(latest).text}`, which needs it"
             help_ = "parts stand as data flows: embed, ple, layers, norm, head"
@@ -126,7 +127,8 @@ def _layers(parts: Sequence[Part], help_: str) -> Iterator[Diagnostic]:
             twice = f"L{part.first}" if last == part.first else f"L{part.first}-{last}"
             label = Label(_span(before), "they run here already")
             message = f"{twice} stand{'s' * (last == part.first)} in two places"
-            yield error("chunk.overlap", message, _span(part), related=(label,))
+            help_ = "let this range begin after that one ends"
+            yield error("chunk.overlap", message, _span(part), related=(label,), help=help_)
         following, before = max(following, part.last + 1), part
 
 

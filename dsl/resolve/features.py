@@ -28,4 +28,6 @@ def check_features(scope: Scope, links: tuple[Link, ...], topology: Topology) ->
         }
         if len(windows) > 1:
             message = f"`coreml_llm` has one window for all {kind.value} layers, not several"
-            scope.report(error("features.cannot-express", message, stated.profile.span))
+            help_ = "write one kind and window for them all, or `features topoc`"
+            span = stated.profile.span
+            scope.report(error("features.cannot-express", message, span, help=help_))

@@ -38,7 +38,8 @@ def functions(
     elif any(function.chunks is None for function in found):
         lost = next(function for function in found if function.chunks is None)
         message = f"`{lost.name}` has no chunks: each line names another function"
-        scope.report(error("chunk.missing", message, links[-1].topology.name.span))
+        help_ = "add chunk lines without `function`"
+        scope.report(error("chunk.missing", message, links[-1].topology.name.span, help=help_))
     return main, tuple(found)
 
 
@@ -54,7 +55,8 @@ def _named(scope: Scope, links: tuple[Link, ...], context: int) -> list[Function
             continue
         if function.name in [other.name for other in found]:
             message = f"`{function.name}` stands twice"
-            scope.report(error("name.duplicate", message, call.span))
+            help_ = "list each function once"
+            scope.report(error("name.duplicate", message, call.span, help=help_))
         found.append(function)
     return found
 
@@ -70,7 +72,8 @@ def _function(scope: Scope, call: ast.Call, context: int) -> Function | None:
     tokens = given.get("tokens", 1)
     if not isinstance(tokens, int) or tokens > context:
         message = f"{tokens} tokens are more than the context of {context}"
-        scope.report(error("value.range", message, call.span))
+        help_ = f"write at most {context}, or raise the context"
+        scope.report(error("value.range", message, call.span, help=help_))
         return None
     unit = given.get("unit")
     return Function(

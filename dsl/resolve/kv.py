@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from topoc.dsl import ast
-from topoc.dsl.diagnostic import error
+from topoc.dsl.diagnostic import Label, error
 from topoc.dsl.model import Attention, Kv, Layer, Store, Write
 from topoc.dsl.resolve.arguments import arguments
 from topoc.dsl.resolve.chain import Link
@@ -11,6 +11,7 @@ from topoc.dsl.resolve.rules import Board, Placed, rules_of
 from topoc.dsl.resolve.scope import Option, Scope
 from topoc.dsl.resolve.selector import select
 from topoc.dsl.source import Span
+from topoc.dsl.suggest import quoted
 
 CLAUSES = {
     "own": (),
@@ -66,7 +67,8 @@ def _settings(scope: Scope, rule: ast.Rule) -> Iterator[Setting]:
             continue
         if found[0] in seen:
             message = f"this rule sets the {found[0]} twice"
-            scope.report(error("kv.clause", message, setting.span))
+            first = Label(seen[found[0]], "the first")
+            scope.report(error("kv.clause", message, setting.span, related=(first,)))
             continue
         seen[found[0]] = setting.span
         yield found
@@ -76,7 +78,8 @@ def _setting(scope: Scope, setting: ast.Setting) -> Setting | None:
     if isinstance(setting, ast.Stack):
         call = setting.calls[0]
         if len(setting.calls) > 1:
-            scope.report(error("kv.clause", "clauses are joined by commas here", setting.span))
+            message, help_ = "`+` joins no clauses", "put a comma between them"
+            scope.report(error("kv.clause", message, setting.span, help=help_))
         elif call.name == "own" and not call.arguments:
             return "source", "own"
         else:
@@ -119,7 +122,9 @@ def _choice(scope: Scope, clause: ast.Clause) -> Setting | None:
     """A clause whose operand is one of some words."""
     name, call = clause.property, clause.operand
     if isinstance(call, ast.Range):
-        scope.report(error("kv.clause", f"`{name}` takes a word, not a layer", call.span))
+        help_ = f"write {quoted(f'{name} {word}' for word in CLAUSES[name])}"
+        message = f"`{name}` takes a word, not a layer"
+        scope.report(error("kv.clause", message, call.span, help=help_))
         return None
     if call.name not in CLAUSES[name]:
         scope.unknown("kv.clause", call.name, CLAUSES[name], call.span, f"`{name}` clause")

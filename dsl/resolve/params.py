@@ -21,7 +21,8 @@ def parameters(
         for param in link.of(ast.Param):
             if param.value.unit:
                 message = f"a parameter has no unit, and `{param.value.span.text}` has"
-                findings.append(error("value.type", message, param.value.span))
+                help_ = "leave the unit out"
+                findings.append(error("value.type", message, param.value.span, help=help_))
             values[param.name.text] = param.value.value
     for name, value in define.items():
         if name in values:

@@ -101,14 +101,16 @@ def _schemes(scope: Scope, rule: ast.Rule) -> tuple[Scheme, ...] | None:
     setting = rule.settings[0]
     if len(rule.settings) > 1 or not isinstance(setting, ast.Stack):
         message = "a rule of `quantize` names one scheme, or several joined by `+`"
-        scope.report(error("scheme.argument", message, rule.settings[-1].span))
+        help_ = "write `SELECTOR: SCHEME`, and another rule for other tensors"
+        scope.report(error("scheme.argument", message, rule.settings[-1].span, help=help_))
         return None
     found = list(_calls(scope, setting))
     if len(found) < len(setting.calls):
         return None
     if len(found) > 1 and found[0].name != "prune":
         message = "only `prune` goes with a second scheme, and it comes first"
-        scope.report(error("scheme.argument", message, setting.span))
+        help_ = "write `prune(n = 2, m = 4) + SCHEME`"
+        scope.report(error("scheme.argument", message, setting.span, help=help_))
         return None
     return tuple(found)
 
@@ -142,6 +144,7 @@ def _fits(scope: Scope, rule: ast.Rule, schemes: tuple[Scheme, ...], chosen: lis
     names = {scheme.name for scheme in schemes}
     if not any(role == ACTIVATIONS for role, _ in chosen) or names <= {"none", "int8"}:
         return True
-    message = f"activations take {quoted(['none', 'int8'])}, not `{rule.settings[0].span.text}`"
-    scope.report(error("scheme.argument", message, rule.settings[0].span))
+    message = f"activations can't take `{rule.settings[0].span.text}`"
+    help_ = f"write {quoted(['none', 'int8'])}"
+    scope.report(error("scheme.argument", message, rule.settings[0].span, help=help_))
     return False

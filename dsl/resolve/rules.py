@@ -52,7 +52,8 @@ class Board:
         if count == 0 and placed.own:
             span = _selector(placed.rule)
             message = f"`{span.text}` names nothing in this model"
-            self.scope.report(error("selector.empty", message, span))
+            help_ = "groups side by side intersect; remove one, or the rule"
+            self.scope.report(error("selector.empty", message, span, help=help_))
 
     def get(self, key: Hashable) -> Any:
         """The value of a cell, or None."""

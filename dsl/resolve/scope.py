@@ -12,6 +12,7 @@ from topoc.dsl.suggest import advice, quoted
 
 _UNITS = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "ms": 1, "s": 1e3, "%": 0.01, "tok/s": 1, "": 1}
 
+_WIDEST = 24  # characters of a range in a message
 _MOST = 2**31 - 1  # what sizes and indices of the accelerator can hold
 
 Argument = int | str
@@ -57,9 +58,14 @@ class Scope:
             self.used.add(value.text)
             if value.text in self.params:
                 return self.params[value.text], ""
-            self.unknown("param.unknown", value.text, self.params, value.span, "parameter")
+            help_ = advice(value.text, self.params, "there are")
+            help_ = help_ or f"add a line `param {value.text} = NUMBER`"
+            message = f"there is no parameter `{value.text}`"
+            self.report(error("param.unknown", message, value.span, help=help_))
             return None
-        self.report(error("value.type", f"`{value.span.text}` is no number", value.span))
+        help_ = "write a number, or a parameter in capitals"
+        message = f"`{value.span.text}` is no number"
+        self.report(error("value.type", message, value.span, help=help_))
         return None
 
     def whole(self, value: ast.Value, least: int = 1) -> int | None:
@@ -70,11 +76,13 @@ class Scope:
         number, unit = found
         if unit or number != int(number):
             message = f"`{value.span.text}` is no whole number without a unit"
-            self.report(error("value.type", message, value.span))
+            help_ = "it is counted in whole things, so that neither point nor unit fits"
+            self.report(error("value.type", message, value.span, help=help_))
             return None
         if not least <= number <= _MOST:
-            message = f"{int(number)} is not between {least} and {_MOST}"
-            self.report(error("value.range", message, value.span))
+            message = f"{number:.0f} is not between {least} and {_MOST}"
+            help_ = f"write at least {least}" if number < least else f"write at most {_MOST}"
+            self.report(error("value.range", message, value.span, help=help_))
             return None
         return int(number)
 
@@ -86,22 +94,32 @@ class Scope:
         number, unit = found
         if unit not in units:
             wanted = quoted(one for one in units if one)
-            wish = f"one of the units {wanted}" if wanted else "no unit"
-            message = f"`{value.span.text}` needs {wish}"
-            self.report(error("value.type", message, value.span))
+            message = f"`{value.span.text}` has a unit where plain numbers are compared"
+            help_ = "leave the unit out"
+            if wanted:
+                message = f"`{value.span.text}` has none of the units {wanted}"
+                help_ = "write the unit behind the number"
+            self.report(error("value.type", message, value.span, help=help_))
             return None
         return number * _UNITS[unit]
 
     def span_of(self, layers: ast.Range, *, beyond: str = "layer.out-of-range") -> range | None:
         """The layer numbers of a range; backwards or beyond the model is an error."""
-        count = len(self.layers.layers)
+        most = len(self.layers.layers) - 1
+        if max(layers.first, layers.last) > most:
+            message = f"the model has layers L0 to L{most}, and `{shortened(layers)}` goes beyond"
+            help_ = f"the last layer is `L{most}`; both ends of a range count"
+            self.report(error(beyond, message, layers.span, help=help_))
+            return None
         if layers.first > layers.last:
             message = f"`{layers}` runs backwards"
             turned = f"write `L{layers.last}-{layers.first}`"
             self.report(error("layer.backwards", message, layers.span, help=turned))
             return None
-        if layers.last >= count:
-            message = f"the model has layers L0 to L{count - 1}, and `{layers}` goes beyond"
-            self.report(error(beyond, message, layers.span))
-            return None
         return range(layers.first, layers.last + 1)
+
+
+def shortened(layers: ast.Range) -> str:
+    """A range as it is written, unless its digits have no end."""
+    text = layers.span.text
+    return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}…"

@@ -78,7 +78,8 @@ def target(links: tuple[Link, ...], findings: list[Diagnostic]) -> Target:
             _report(word, (*DEPLOYMENTS, *CHIPS), "deployment target or chip", findings)
         elif place in found:
             message = f"`{word}` is a second {place}"
-            findings.append(error("target.unknown", message, word.span))
+            help_ = "a target is one unit, then at most one system and one chip"
+            findings.append(error("target.unknown", message, word.span, help=help_))
         found[place] = word.text
     return Target(**found)
 

@@ -6,7 +6,7 @@ from topoc.dsl import ast
 from topoc.dsl.diagnostic import Diagnostic, error
 from topoc.dsl.model import Measurement, Verdict
 from topoc.dsl.source import Span
-from topoc.dsl.suggest import advice
+from topoc.dsl.suggest import advice, quoted
 
 STATES = ("planned", "prototype", "shipping", "shelved", "rejected", "abandoned")
 FINAL = ("shelved", "rejected", "abandoned")
@@ -30,7 +30,10 @@ def verdict(status: ast.Status | None, report: Report) -> Verdict:
     if status.state.text in FINAL:
         _check_complete(status, lines, report)
     return Verdict(
-        state=status.state.text, date=status.date, lines=tuple(lines.items()), span=status.span
+        state=status.state.text,
+        date=status.date,
+        lines=tuple((key, lines[key]) for key in LINES if key in lines),
+        span=status.span,
     )
 
 
@@ -42,7 +45,8 @@ def _line(entry: ast.Entry, lines: dict[str, str], report: Report) -> None:
         message = f"a status has no line `{name}`"
         report(error("status.unknown", message, entry.span, help=advice(key, LINES, "it has")))
     elif key in lines:
-        report(error("name.duplicate", f"`{key}` stands twice", entry.span))
+        help_ = "say it in one line"
+        report(error("name.duplicate", f"`{key}` stands twice", entry.span, help=help_))
     else:
         lines[key] = f"none: {_said(entry)}" if none else _said(entry)
 
@@ -99,6 +103,6 @@ def _check_word(word: str, known: Collection[str], span: Span, report: Report) -
 def _check_unit(entry: ast.Entry, value: ast.Number, report: Report) -> None:
     fitting = ("%",) if entry.key[0] == "placement" else ("ms", "s", "tok/s")
     if value.unit not in fitting:
-        wanted = ", ".join(f"`{unit}`" for unit in fitting)
-        message = f"`{value.span.text}` needs one of the units {wanted}"
-        report(error("value.type", message, value.span))
+        message = f"`{value.span.text}` is no figure of this line"
+        help_ = f"write it in {quoted(fitting)}"
+        report(error("value.type", message, value.span, help=help_))

@@ -45,7 +45,7 @@ topology cut_alike {
         known = {group for chunk in lists[0].chunks for group in _groups(subject, chunk)}
         for other in lists[1:]:
             for chunk in other.chunks:
-                for layers in _groups(subject, chunk) - known:
+                for layers in sorted(_groups(subject, chunk) - known, key=min):
                     message = (
                         f"`{chunk.name}` keeps {listed(layers)} in one cache,"
                         " and other functions do not"
