@@ -2,18 +2,21 @@
 
 import hashlib
 import os
+import shutil
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
 
 from attrs import frozen
 
-from topoc.dsl.diagnostic import Place, TopocError, error
+from topoc.dsl.diagnostic import Diagnostic, Place, TopocError, error
 from topoc.dsl.format import flatten
 from topoc.dsl.model import Topology
 from topoc.lowering import manifest
 from topoc.lowering.architecture import Architecture
+from topoc.lowering.bundle.worker import follow
 from topoc.lowering.bundle.reader import MANIFEST, BundleWriter, open_bundle
 from topoc.lowering.calibration import calibration_tokens
 from topoc.lowering.checkpoint.bind import bind
@@ -128,8 +131,7 @@ class Job:
             progress.begin("embed", table)
             tables["embed"] = write_embedding(laid, rounded, directory)
         kept = [p for p in laid.packages if self.request.only_chunk not in {None, p.name}]
-        for package in kept:
-            self._keep(package, identity)
+        self._keep(kept, identity)
         fresh = tuple(package for package in laid.packages if package not in kept)
         if self.request.jobs > 1 and len(fresh) > 1:
             self._write_together(laid, fresh, rounded, identity)
@@ -143,16 +145,23 @@ class Job:
         self, laid: Plan, packages: tuple[PackagePlan, ...], rounded: Rounded, identity: Identity
     ) -> None:
         """Each package in a process of its own, the largest first; the bytes are the same."""
-        workers = min(self.request.jobs, len(packages))
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        pool = ProcessPoolExecutor(
+            min(self.request.jobs, len(packages)),
+            mp_context=get_context("spawn"),
+            initializer=follow,
+            initargs=(self.writer.lock,),
+        )
+        try:
             tasks = {
                 pool.submit(self._task(laid, package, rounded, identity).run): package
                 for package in sorted(packages, key=lambda one: -one.loaded_bytes)
             }
             for task in as_completed(tasks):
-                task.result()
+                _finish(task, tasks[task])
                 self.progress.begin(f"{tasks[task].name} is written", tasks[task].loaded_bytes)
                 self.progress.advance(tasks[task].loaded_bytes)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def _task(
         self, laid: Plan, package: PackagePlan, rounded: Rounded, identity: Identity
@@ -166,20 +175,41 @@ class Job:
             identity=identity,
         )
 
-    def _keep(self, package: PackagePlan, identity: Identity) -> None:
-        """Take a package over from the bundle that stands, if it is of the same build."""
+    def _keep(self, packages: list[PackagePlan], identity: Identity) -> None:
+        """Take packages over from the bundle that stands, if it is of the same build."""
+        if not packages:
+            return
         old = open_bundle(self.writer.path)
         if old.manifest.build != identity.build:
             words = f"`{self.writer.path.name}` is of another build than this compile"
             place = Place(str(self.writer.path / MANIFEST), "build")
             way = "compile all chunks: leave out --chunk"
             raise TopocError(error("bundle.mixed-builds", words, place, help=way))
-        source = self.writer.path / package.path
-        for folder, _, files in os.walk(source):
-            target = self.writer.directory / package.path / Path(folder).relative_to(source)
-            target.mkdir(parents=True)
-            for name in files:
-                os.link(Path(folder) / name, target / name)
+        for package in packages:
+            source = self.writer.path / package.path
+            target = self.writer.directory / package.path
+            shutil.copytree(source, target, copy_function=_link)
+
+
+def _link(source: str, target: str) -> None:
+    """One file under two names; a copy on a disk that knows no such thing."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _finish(task: "Future[tuple[Diagnostic, ...]]", package: PackagePlan) -> None:
+    """Raise what a process found, or that it ended before it was done."""
+    try:
+        findings = task.result()
+    except BrokenProcessPool as broken:
+        words = f"the process that wrote `{package.name}` ended before it was done"
+        way = "there may be too little memory: compile with --jobs 1"
+        lost = error("bundle.worker-lost", words, Place(package.path), help=way)
+        raise TopocError(lost) from broken
+    if findings:
+        raise TopocError(*findings)
 
 
 def write_package(
@@ -204,8 +234,12 @@ class _Task:
     path: Path
     identity: Identity
 
-    def run(self) -> None:
-        """Write the package."""
-        weights = bind(open_checkpoint(self.checkpoint), self.laid.architecture)
-        rounded = Rounded(weights, lambda _: None, dict(self.written))
-        write_package(self.laid, self.package, rounded, self.path, self.identity)
+    def run(self) -> tuple[Diagnostic, ...]:
+        """Write the package; findings come back as data, since errors of ours don't pickle."""
+        try:
+            weights = bind(open_checkpoint(self.checkpoint), self.laid.architecture)
+            rounded = Rounded(weights, lambda _: None, dict(self.written))
+            write_package(self.laid, self.package, rounded, self.path, self.identity)
+        except TopocError as failure:
+            return failure.findings
+        return ()

@@ -33,10 +33,12 @@ class BlobWriter:
     def __exit__(
         self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.file.seek(0)
-            self.file.write(pack("<II", self._count, 2))
-        self.file.close()
+        try:
+            if kind is None:
+                self.file.seek(0)
+                self.file.write(pack("<II", self._count, 2))
+        finally:
+            self.file.close()
 
     def begin(self, dtype: str, nbytes: int) -> int:
         """Start a record of so many bytes; its offset is what the model refers to."""

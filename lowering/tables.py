@@ -1,6 +1,7 @@
 """Host tables: embedding rows and rotary angles, raw on disk and described in the manifest."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -67,6 +68,14 @@ def write_ropes(plan: Plan, directory: Path) -> dict[str, RopeTable]:
     for name in plan.rope_names:
         angles = table(plan.architecture.rope(name), plan.topology.context, kind)
         path = directory / f"rope_{name}.npy"
-        np.save(path, angles)
+        _save(path, angles)
         written[name] = RopeTable(path=path.name, positions=angles.shape[1], width=angles.shape[2])
     return written
+
+
+def _save(path: Path, values: np.ndarray[Any, Any]) -> None:
+    """As `np.save`, which writes behind Python's back and does not tell when a disk is full."""
+    with path.open("wb") as file:
+        header = np.lib.format.header_data_from_array_1_0(values)
+        np.lib.format.write_array_header_1_0(file, header)
+        file.write(np.ascontiguousarray(values).data)

@@ -1,6 +1,7 @@
-"""A bundle of two chunks without real packages: what it computes, `tiny_reader` reads out."""
+"""A bundle of two chunks whose packages compute nothing; `tiny_reader` is what they would be."""
 
 import numpy as np
+from tiny_package import write_package
 
 from topoc.lowering.bundle.reader import BundleWriter
 from topoc.lowering.manifest import (
@@ -155,10 +156,10 @@ def write_files(folder, manifest):
         cos = np.arange(1.0, rope.positions + 1)[:, None]
         with (folder / rope.path).open("wb") as file:
             np.save(file, np.stack([cos, -cos]).astype(np.float32))
-    for package in {step.package for one in manifest.functions for step in one.steps}:
-        (folder / package / "Data").mkdir(parents=True)
-        (folder / package / "Manifest.json").write_text("{}")
-        (folder / package / "Data" / "weight.bin").write_bytes(b"weights")
+    steps = [step for one in manifest.functions for step in one.steps]
+    for package in {step.package for step in steps}:
+        mine = {step.function: step for step in steps if step.package == package}
+        write_package(folder / package, mine.values(), manifest.build)
 
 
 def write_bundle(path, manifest):

@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,12 +20,14 @@ from typing import Self
 from attrs import define, evolve, field
 
 from topoc.dsl.diagnostic import Place, TopocError, error
+from topoc.lowering.bundle.bundle import MANIFEST
 from topoc.lowering.bundle.digest import files_below, tree_digest
 from topoc.lowering.bundle.exchange import exchange
+from topoc.lowering.bundle.worker import Lock
 from topoc.lowering.bundle.manifest_json import dumps
 from topoc.lowering.manifest import SCHEMA, File, Manifest
 
-MANIFEST = "manifest.json"
+FILE_MODE, FOLDER_MODE = 0o644, 0o755
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -48,6 +51,14 @@ class BundleWriter:
     def directory(self) -> Path:
         """Where the new bundle is written."""
         return self.path.with_name(f".{self.path.name}.topoc-new")
+
+    @property
+    def lock(self) -> Lock:
+        """For the processes that write into `directory` too."""
+        if self._lock is None:
+            message = "the bundle is not being written"
+            raise ValueError(message)
+        return Lock(self._lock)
 
     @property
     def _aside(self) -> Path:
@@ -78,7 +89,7 @@ class BundleWriter:
             if failure is None:
                 with _told(self.path):
                     self._commit()
-            elif isinstance(failure, OSError) and failure.errno in FULL:
+            elif isinstance(failure, OSError):
                 raise _refusal(failure, self.path) from failure
         finally:
             try:
@@ -194,16 +205,23 @@ def _is_bundle(path: Path) -> bool:
 
 
 def _sync_tree(path: Path) -> None:
-    """Bring a folder's files to the disk, then its folders, the deepest first."""
+    """Bring a folder's files to the disk, then its folders, the deepest first.
+
+    Their modes are the same in every compile, and so are archives of them. Whom the umask keeps
+    out is kept out by the bundle's own folder, which follows it.
+    """
     for folder, _, names in os.walk(path, topdown=False):
         for name in names:
-            _sync(Path(folder) / name)
-        _sync(Path(folder))
+            _sync(Path(folder) / name, FILE_MODE)
+        _sync(Path(folder), None if Path(folder) == path else FOLDER_MODE)
 
 
-def _sync(path: Path) -> None:
+def _sync(path: Path, mode: int | None = None) -> None:
+    """Bring one file or folder to the disk, with this mode."""
     handle = os.open(path, os.O_RDONLY)
     try:
+        if mode is not None and stat.S_IMODE(os.fstat(handle).st_mode) != mode:
+            os.fchmod(handle, mode)
         os.fsync(handle)
     finally:
         os.close(handle)
@@ -227,4 +245,6 @@ def _refusal(failure: OSError, path: Path) -> TopocError:
     why = (failure.strerror or str(failure)).lower()
     message = f"`{path.name}` can't be written: {why}"
     remedy = "give a folder that can be written with `-o`"
+    if failure.filename and not Path(str(failure.filename)).is_relative_to(path.parent):
+        remedy = "look at that file, then compile again"  # one that the compile reads
     return TopocError(error("bundle.cannot-write", message, place, help=remedy))

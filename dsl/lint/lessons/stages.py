@@ -8,7 +8,7 @@ STAGES: dict[str, str] = {
     "bundle.feature": "A package's function has other inputs or outputs than the manifest says.",
     "bundle.graph-write": "A call of several tokens would replace a whole cache or write one slot.",
     "bundle.hash": "A file of the bundle is not the one that was compiled.",
-    "bundle.helper-lost": "One of the processes of --jobs ended before its package was written.",
+    "bundle.worker-lost": "One of the processes of --jobs ended before its package was written.",
     "bundle.incomplete": "A source or sink lacks what the host needs to feed or to take it.",
     "bundle.locked": "Another compile is writing the same bundle.",
     "bundle.manifest": "The manifest does not fit its schema; `topoc schema manifest` prints it.",
