@@ -71,7 +71,7 @@ def read(path: Path) -> Source:
 def find(name: str) -> Path:
     """A path that exists: `name` itself, else the shipped topology of that name."""
     path = Path(name)
-    if name == STDIN or path.exists() or len(path.parts) != 1:
+    if name == STDIN or _is_there(path) or len(path.parts) != 1:
         return path
     known = shipped()
     stem = name.removesuffix(".topo")
@@ -80,6 +80,14 @@ def find(name: str) -> Path:
         message = f"no file and no shipped topology is called `{name}`"
         raise _refusal(message, name, help_=help_)
     return known[stem]
+
+
+def _is_there(path: Path) -> bool:
+    """A name that the system can't even look up, being too long, is no file."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def shipped() -> dict[str, Path]:

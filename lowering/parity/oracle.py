@@ -26,17 +26,21 @@ class Oracle:
     def of(cls, config: Path, weights: Weights) -> "Oracle":
         """The model of a config's folder, holding the values of these weights."""
         transformers = _transformers()
-        whole = transformers.AutoConfig.from_pretrained(config)
-        text = whole.get_text_config()
+        text = transformers.AutoConfig.from_pretrained(config).get_text_config()
         text.tie_word_embeddings = weights.architecture.tied
-        text._attn_implementation = "eager"  # noqa: SLF001  # the only way after the constructor
-        model = transformers.AutoModelForCausalLM.from_config(text, dtype=torch.float32)
-        found = model.load_state_dict(_state(weights), strict=False)
-        lacking = set(found.missing_keys) - {"lm_head.weight"}
-        if lacking or found.unexpected_keys:
+        kind = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(text)]
+        model, found = kind.from_pretrained(
+            None,
+            config=text,
+            state_dict=_state(weights),
+            dtype=torch.float32,
+            attn_implementation="eager",
+            output_loading_info=True,
+        )
+        lacking = {*found["missing_keys"], *found["unexpected_keys"], *found["mismatched_keys"]}
+        if lacking:
             words = f"the reference and the checkpoint disagree on {sorted(lacking)[:3]}"
             raise TopocError(error("verify.reference", words, Place(str(config))))
-        model.tie_weights()
         return cls(model.eval().requires_grad_(requires_grad=False))
 
     def logits(self, tokens: Sequence[int]) -> Logits:
@@ -104,4 +108,5 @@ def _transformers() -> Any:
         raise TopocError(
             error("verify.no-oracle", words, Place("transformers"), help=way)
         ) from failure
+    transformers.utils.logging.disable_progress_bar()
     return transformers
