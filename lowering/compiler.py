@@ -16,8 +16,8 @@ from topoc.dsl.format import flatten
 from topoc.dsl.model import Topology
 from topoc.lowering import manifest
 from topoc.lowering.architecture import Architecture
-from topoc.lowering.bundle.worker import follow
 from topoc.lowering.bundle.reader import MANIFEST, BundleWriter, open_bundle
+from topoc.lowering.bundle.worker import follow
 from topoc.lowering.calibration import calibration_tokens
 from topoc.lowering.checkpoint.bind import bind
 from topoc.lowering.checkpoint.digest import digest

@@ -9,10 +9,9 @@ An op is a frozen class: its fields of type `Value` are operands, those of type 
 checkpoint tensors, the rest are attributes. Types are derived by the op and never stated twice.
 """
 
-from collections.abc import Iterator
 from enum import Enum
 from math import prod
-from typing import ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 import attrs
 from attrs import field, frozen
@@ -20,8 +19,6 @@ from attrs import field, frozen
 from topoc.dsl.plain import Plain
 from topoc.dsl.source import Span
 from topoc.lowering.manifest import Sink, Source
-
-T = TypeVar("T")
 
 
 class DType(Enum):
@@ -111,43 +108,43 @@ class Op(Plain):
 
     @property
     def operands(self) -> tuple[Value, ...]:
-        """The values it reads, in the order of its fields."""
-        return tuple(self._fields_of(Value))
+        """The values it reads: its fields of type `Value`, then those of a tuple of them."""
+        single, several, _ = _roles(type(self))
+        found = [getattr(self, name) for name in single]
+        for name in several:
+            found += getattr(self, name)
+        return tuple(found)
 
     @property
     def weights(self) -> tuple[Weight, ...]:
         """The checkpoint tensors it reads, in the order of its fields."""
-        return tuple(self._fields_of(Weight))
-
-    def _fields_of(self, kind: type[T]) -> Iterator[T]:
-        for name in _field_names(type(self)):
-            found = getattr(self, name)
-            if isinstance(found, kind):
-                yield found
-            elif isinstance(found, tuple):
-                yield from (item for item in found if isinstance(item, kind))
+        return tuple(getattr(self, name) for name in _roles(type(self))[2])
 
     def with_operands(self, new: dict[Value, Value]) -> "Op":
         """The same op, reading other values."""
         if new.keys().isdisjoint(self.operands):
             return self
-        olds = {name: getattr(self, name) for name in _field_names(type(self))}
-        changed = {
-            name: tuple(new.get(v, v) for v in old) if isinstance(old, tuple) else new[old]
-            for name, old in olds.items()
-            if isinstance(old, tuple) or (isinstance(old, Value) and old in new)
-        }
+        single, several, _ = _roles(type(self))
+        changed: dict[str, Any] = {n: new.get(getattr(self, n), getattr(self, n)) for n in single}
+        for name in several:
+            changed[name] = tuple(new.get(value, value) for value in getattr(self, name))
         return attrs.evolve(self, **changed)
 
 
-_NAMES: dict[type, tuple[str, ...]] = {}
+Roles = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+_ROLES: dict[type, Roles] = {}
 
 
-def _field_names(kind: type[Op]) -> tuple[str, ...]:
-    """Looked up once a class."""
-    if kind not in _NAMES:
-        _NAMES[kind] = tuple(one.name for one in attrs.fields(kind))
-    return _NAMES[kind]
+def _roles(kind: type[Op]) -> Roles:
+    """The fields that hold a value, values, or a weight; looked up once a class."""
+    if kind not in _ROLES:
+        fields = attrs.fields(kind)
+        wanted = (Value, tuple[Value, ...], Weight)
+        single, several, weights = (
+            tuple(one.name for one in fields if one.type == type_) for type_ in wanted
+        )
+        _ROLES[kind] = single, several, weights
+    return _ROLES[kind]
 
 
 @frozen
@@ -166,24 +163,24 @@ class Binding:
         return only
 
 
-@frozen
-class Input:
+@frozen(eq=False, repr=False)
+class Input(Plain):
     """An input feature and where the host takes it from."""
 
     value: Value
     source: Source
 
 
-@frozen
-class Output:
+@frozen(eq=False, repr=False)
+class Output(Plain):
     """An output feature and where the host takes it to."""
 
     value: Value
     sink: Sink
 
 
-@frozen
-class Program:
+@frozen(eq=False, repr=False)
+class Program(Plain):
     """One function of one chunk."""
 
     name: str

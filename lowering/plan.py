@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 from attrs import frozen
 
 from topoc.dsl.model import Chunk, Function, Topology
+from topoc.dsl.plain import Plain
 from topoc.lowering import manifest, passes
 from topoc.lowering.architecture import Architecture
 from topoc.lowering.build import build
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from topoc.lowering.rescale import Scales
 
 
-@frozen(kw_only=True)
-class PackagePlan:
+@frozen(kw_only=True, eq=False, repr=False)
+class PackagePlan(Plain):
     """One package: a chunk, and one program for each function that runs it."""
 
     name: str
@@ -42,8 +43,8 @@ class PackagePlan:
         return sum(map(prod, shapes.values()))
 
 
-@frozen(kw_only=True)
-class Plan:
+@frozen(kw_only=True, eq=False, repr=False)
+class Plan(Plain):
     """Everything that is known before a weight is read, but for the residual scales."""
 
     topology: Topology

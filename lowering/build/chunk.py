@@ -5,6 +5,7 @@ from functools import partial
 from attrs import frozen
 
 from topoc.dsl.model import Chunk, Function, Head, Part, Topology
+from topoc.dsl.plain import Plain
 from topoc.lowering.architecture import Architecture
 from topoc.lowering.build.caches import CacheAccess, caches_of
 from topoc.lowering.build.layer import DecoderLayer
@@ -17,8 +18,8 @@ from topoc.lowering.ops.linear import Embed, Linear
 from topoc.lowering.ops.norm import RmsNorm
 
 
-@frozen(kw_only=True)
-class ChunkBuilder:
+@frozen(kw_only=True, eq=False, repr=False)
+class ChunkBuilder(Plain):
     """Builds the program of a chunk in a function's chunk list."""
 
     topology: Topology

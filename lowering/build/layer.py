@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from attrs import frozen
 
+from topoc.dsl.plain import Plain
 from topoc.lowering.architecture import Architecture, LayerSpec
 from topoc.lowering.build.scope import Scope
 from topoc.lowering.ir import Value
@@ -15,8 +16,8 @@ from topoc.lowering.ops.linear import Linear
 from topoc.lowering.ops.norm import RmsNorm
 
 
-@frozen
-class Keys:
+@frozen(eq=False, repr=False)
+class Keys(Plain):
     """What a layer's queries attend over: keys and values (1, G, S, D), and who sees what."""
 
     k: Value
@@ -28,8 +29,8 @@ Attend = Callable[[Value, Value], Keys]
 """Given a call's new K and V rows, (1, G, T, D) each, what its queries attend over."""
 
 
-@frozen
-class DecoderLayer:
+@frozen(eq=False, repr=False)
+class DecoderLayer(Plain):
     """One layer of an architecture; lays its ops into a scope."""
 
     architecture: Architecture

@@ -67,16 +67,17 @@ class Scope:
     def program(self, name: str) -> Program:
         """What was collected."""
         new = self._renamed
-        bindings = tuple(
-            evolve(
-                binding,
-                results=tuple(new.get(value, value) for value in binding.results),
-                op=binding.op.with_operands(new),
-            )
-            for binding in self._bindings
-        )
+        bindings = tuple(map(self._final, self._bindings))
         outputs = tuple(Output(new.get(one.value, one.value), one.sink) for one in self._outputs)
         return Program(name, tuple(self._inputs.values()), bindings, outputs)
+
+    def _final(self, binding: Binding) -> Binding:
+        """The binding, with the names that its values have as outputs."""
+        new = self._renamed
+        if new.keys().isdisjoint(binding.results) and new.keys().isdisjoint(binding.op.operands):
+            return binding
+        results = tuple(new.get(value, value) for value in binding.results)
+        return evolve(binding, results=results, op=binding.op.with_operands(new))
 
     def _name(self, name: str) -> str:
         return name if self.layer is None else f"l{self.layer}_{name}"

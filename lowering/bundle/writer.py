@@ -23,8 +23,8 @@ from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.lowering.bundle.bundle import MANIFEST
 from topoc.lowering.bundle.digest import files_below, tree_digest
 from topoc.lowering.bundle.exchange import exchange
-from topoc.lowering.bundle.worker import Lock
 from topoc.lowering.bundle.manifest_json import dumps
+from topoc.lowering.bundle.worker import Lock
 from topoc.lowering.manifest import SCHEMA, File, Manifest
 
 FILE_MODE, FOLDER_MODE = 0o644, 0o755

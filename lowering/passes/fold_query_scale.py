@@ -12,7 +12,7 @@ from topoc.lowering.ops.norm import RmsNorm
 from topoc.lowering.passes.rewrite import Pass
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class FoldQueryScale(Pass):
     """Multiply the gain of a query norm by the scale, instead of every score.
 

@@ -10,7 +10,7 @@ from topoc.lowering.ops.norm import RmsNorm
 from topoc.lowering.passes.rewrite import Pass
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class LiftBranches(Pass):
     """Compute a residual branch at a power of two of its true value; its norm takes it out again.
 

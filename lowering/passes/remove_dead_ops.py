@@ -8,7 +8,7 @@ from topoc.lowering.ir import Binding, Program, Value
 from topoc.lowering.passes.rewrite import Pass
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class RemoveDeadOps(Pass):
     """Drop every binding and every input that neither an op nor an output reads.
 

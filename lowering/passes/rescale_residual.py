@@ -12,7 +12,7 @@ from topoc.lowering.ops.norm import RmsNorm
 from topoc.lowering.passes.rewrite import Pass
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class RescaleResidual(Pass):
     """Hold the residual stream of each layer at a power of two of its true value.
 

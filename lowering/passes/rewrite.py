@@ -5,11 +5,12 @@ from typing import ClassVar
 
 from attrs import frozen
 
+from topoc.dsl.plain import Plain
 from topoc.lowering.ir import Program
 
 
-@frozen
-class Pass(ABC):
+@frozen(eq=False, repr=False)
+class Pass(Plain, ABC):
     """A named rewrite; its options are its fields, its docstring draws before and after."""
 
     name: ClassVar[str]
