@@ -5,6 +5,7 @@ from functools import total_ordering
 
 from attrs import field, frozen
 
+from topoc.dsl.plain import Plain
 from topoc.dsl.source import Span
 
 
@@ -21,8 +22,8 @@ class Severity(Enum):
         return order.index(self) < order.index(other)
 
 
-@frozen
-class Place:
+@frozen(eq=False, repr=False)
+class Place(Plain):
     """A place outside any `.topo` text: a checkpoint tensor, a MIL op, a manifest field."""
 
     file: str
@@ -32,24 +33,24 @@ class Place:
         return f"{self.file}: {self.part}" if self.part else self.file
 
 
-@frozen
-class Label:
+@frozen(eq=False, repr=False)
+class Label(Plain):
     """A place, with a few words on what stands there."""
 
     at: Span | Place
     words: str = ""
 
 
-@frozen
-class Edit:
+@frozen(eq=False, repr=False)
+class Edit(Plain):
     """A replacement of one span that mends a finding."""
 
     span: Span
     text: str
 
 
-@frozen
-class Diagnostic:
+@frozen(eq=False, repr=False)
+class Diagnostic(Plain):
     """One finding.
 
     The message makes sense alone: lower case, one clause, no full stop. The help is an action.

@@ -15,7 +15,7 @@ _TIGHT_AFTER = {"_LPAR", "_LBRACKET"}
 _ALIGNED = {"doc", "status", "model", "target", "features", "param", "context"}
 
 
-@define
+@define(eq=False, repr=False)
 class _Line:
     """One line of the text: its tokens, its comment, and how deep it stands."""
 
@@ -54,7 +54,7 @@ def _lines(source: Source) -> Iterator[_Line]:
         yield _Line(tokens, rest)
 
 
-@define
+@define(eq=False, repr=False)
 class _Walk:
     """Where a walk over lines stands."""
 

@@ -9,6 +9,7 @@ from attrs import define, field, frozen
 from topoc.dsl import ast
 from topoc.dsl.diagnostic import Diagnostic, Place, TopocError, error
 from topoc.dsl.parser import parse
+from topoc.dsl.plain import Plain
 from topoc.dsl.source import Source
 from topoc.dsl.suggest import advice
 
@@ -16,8 +17,8 @@ LARGEST = 1_000_000
 STDIN = "-"
 
 
-@frozen
-class Parsed:
+@frozen(eq=False, repr=False)
+class Parsed(Plain):
     """One parsed file, the folder that its paths start from, and its syntax errors."""
 
     file: ast.File
@@ -32,7 +33,7 @@ class Parsed:
         return {one.name.text: one for one in reversed(self.file.topologies)}
 
 
-@define
+@define(eq=False, repr=False)
 class Library:
     """Files read so far, each parsed once."""
 

@@ -11,6 +11,7 @@ from topoc.dsl.format import flatten
 from topoc.dsl.library import Library, Parsed, find
 from topoc.dsl.lint.engine import lint
 from topoc.dsl.model import Topology
+from topoc.dsl.plain import Plain
 from topoc.dsl.resolve import Given, Table, resolve
 from topoc.dsl.resolve.chain import chain
 from topoc.dsl.resolve.settings import report_duplicates
@@ -26,15 +27,15 @@ _FOLLOWS = {
 }
 
 
-@frozen
-class Loaded:
+@frozen(eq=False, repr=False)
+class Loaded(Plain):
     """One topology of a file, if it could be resolved, and all that was found in it."""
 
     topology: Topology | None
     findings: tuple[Diagnostic, ...]
 
 
-@define
+@define(eq=False, repr=False)
 class Loader:
     """Loads topologies with the same parameters, model and layer reader."""
 

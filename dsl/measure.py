@@ -3,13 +3,14 @@
 from attrs import frozen
 
 from topoc.dsl.model import Block, Chunk, Kv, Store, Topology, Write
+from topoc.dsl.plain import Plain
 
 _FP16 = 2  # bytes
 _PAIR = 2  # K and V
 
 
-@frozen
-class Measured:
+@frozen(eq=False, repr=False)
+class Measured(Plain):
     """A value, and the chunk that it belongs to."""
 
     value: float

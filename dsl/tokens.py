@@ -10,6 +10,7 @@ from attrs import define, field, frozen
 from lark import Token
 
 from topoc.dsl.diagnostic import Diagnostic, error
+from topoc.dsl.plain import Plain
 from topoc.dsl.source import Source, Span
 from topoc.dsl.spelling import mend
 
@@ -34,8 +35,8 @@ _DEEPEST = 20  # brackets within brackets
 _SPELLED = {"attention": "ATTENTION", "kv": "KV", "quantize": "QUANTIZE"}
 
 
-@frozen
-class Placed:
+@frozen(eq=False, repr=False)
+class Placed(Plain):
     """A token and the number of braces open before it."""
 
     token: Token
@@ -54,7 +55,7 @@ def tokenize(raw: Sequence[Token], source: Source) -> tuple[list[Placed], list[D
     return lines.run(), findings
 
 
-@define
+@define(eq=False, repr=False)
 class _Lines:
     """A walk over tokens that knows how deep it is and where lines begin."""
 

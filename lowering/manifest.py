@@ -83,8 +83,8 @@ class Buffer(Plain):
     initial: float = 0.0
 
 
-@frozen(kw_only=True)
-class Source:
+@frozen(kw_only=True, eq=False, repr=False)
+class Source(Plain):
     """Where an input feature comes from.
 
     kind         what the host feeds
@@ -114,8 +114,8 @@ class Source:
     fill: float | None = None  # mask
 
 
-@frozen(kw_only=True)
-class Sink:
+@frozen(kw_only=True, eq=False, repr=False)
+class Sink(Plain):
     """Where an output feature goes.
 
     kind         what the host does

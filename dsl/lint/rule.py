@@ -8,6 +8,7 @@ from attrs import frozen
 
 from topoc.dsl.diagnostic import Diagnostic, Label, Severity
 from topoc.dsl.lint.subject import Subject
+from topoc.dsl.plain import Plain
 from topoc.dsl.source import Span
 
 _PACKAGE = "topoc.dsl.lint.rules."
@@ -21,8 +22,8 @@ class Trust(Enum):
     CONTESTED = "contested"
 
 
-@frozen
-class Evidence:
+@frozen(eq=False, repr=False)
+class Evidence(Plain):
     """One observation behind a rule, and where and when it was made."""
 
     what: str
@@ -31,8 +32,8 @@ class Evidence:
     trust: Trust
 
 
-@frozen
-class Finding:
+@frozen(eq=False, repr=False)
+class Finding(Plain):
     """A diagnostic, and the chunk that it is about."""
 
     diagnostic: Diagnostic

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from topoc.dsl.model import Block, Chunk, Function, Layer, Topology
+from topoc.dsl.plain import Plain
 from topoc.dsl.source import Span
 
 _NEURAL_ENGINE = ("ane", "all")
 
 
-@frozen
-class ChunkList:
+@frozen(eq=False, repr=False)
+class ChunkList(Plain):
     """A chunk list and the functions that run it."""
 
     functions: tuple[Function, ...]
@@ -23,8 +24,8 @@ class ChunkList:
         return next(found, None)
 
 
-@frozen
-class Subject:
+@frozen(eq=False, repr=False)
+class Subject(Plain):
     """A topology under lint."""
 
     topology: Topology

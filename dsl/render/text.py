@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from attrs import frozen
 
 from topoc.dsl.diagnostic import Diagnostic, Place, Severity
+from topoc.dsl.plain import Plain
 from topoc.dsl.source import Source, Span
 
 _WIDE = 200  # characters of a line that are shown
@@ -33,8 +34,8 @@ def _finding(finding: Diagnostic, paint: Paint) -> str:
     return "\n".join(lines) + "\n"
 
 
-@frozen
-class _Mark:
+@frozen(eq=False, repr=False)
+class _Mark(Plain):
     """A span to point at, and what to write there."""
 
     span: Span

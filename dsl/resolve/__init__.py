@@ -10,6 +10,7 @@ from attrs import evolve, frozen
 from topoc.dsl import ast
 from topoc.dsl.diagnostic import Diagnostic, Severity, TopocError, error
 from topoc.dsl.model import Allowance, Block, Layers, Topology
+from topoc.dsl.plain import Plain
 from topoc.dsl.resolve.attention import attentions
 from topoc.dsl.resolve.budgets import budgets
 from topoc.dsl.resolve.chain import Link
@@ -36,8 +37,8 @@ _NO_LAYERS = Layers(family="", config=Path(), layers=(), hidden=0, vocabulary=0,
 _READER = "topoc.lowering.architecture:layers"
 
 
-@frozen
-class Given:
+@frozen(eq=False, repr=False)
+class Given(Plain):
     """What a topology is resolved with, beside its text."""
 
     define: Mapping[str, float]

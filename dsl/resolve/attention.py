@@ -5,6 +5,7 @@ from attrs import evolve, frozen
 from topoc.dsl import ast
 from topoc.dsl.diagnostic import error
 from topoc.dsl.model import Attention, Kind, Layer
+from topoc.dsl.plain import Plain
 from topoc.dsl.resolve.arguments import arguments
 from topoc.dsl.resolve.chain import Link
 from topoc.dsl.resolve.rules import Board, Placed, rules_of
@@ -13,8 +14,8 @@ from topoc.dsl.resolve.selector import listed, select
 from topoc.dsl.suggest import quoted
 
 
-@frozen
-class Shape:
+@frozen(eq=False, repr=False)
+class Shape(Plain):
     """One attention kind of the open set: what it takes and which layers it is for."""
 
     options: tuple[Option, ...]

@@ -8,6 +8,7 @@ from attrs import frozen
 from topoc.dsl import ast
 from topoc.dsl.diagnostic import Diagnostic, Label, TopocError, error
 from topoc.dsl.library import Library, Parsed, shipped
+from topoc.dsl.plain import Plain
 from topoc.dsl.suggest import advice
 
 _TALLEST = 64  # bases of one topology
@@ -16,8 +17,8 @@ _MANY = 1000  # topologies of one file
 T = TypeVar("T")
 
 
-@frozen
-class Link:
+@frozen(eq=False, repr=False)
+class Link(Plain):
     """One topology of a chain and the folder that its paths start from."""
 
     topology: ast.Topology

@@ -5,6 +5,7 @@ from attrs import frozen
 from topoc.dsl import ast
 from topoc.dsl.diagnostic import Label, error
 from topoc.dsl.model import Chunk, Head, Part
+from topoc.dsl.plain import Plain
 from topoc.dsl.resolve.arguments import arguments
 from topoc.dsl.resolve.chain import Link
 from topoc.dsl.resolve.scope import Option, Scope
@@ -16,8 +17,8 @@ _CHUNK = (Option("unit", words=UNITS), Option("function", any_word=True))
 _HEAD = (Option("mode", words=MODES, bare=True), Option("topk"), Option("split"))
 
 
-@frozen
-class Listed:
+@frozen(eq=False, repr=False)
+class Listed(Plain):
     """A chunk, and the function whose own list it belongs to."""
 
     chunk: Chunk

@@ -7,13 +7,14 @@ from attrs import define, field, frozen
 
 from topoc.dsl import ast
 from topoc.dsl.diagnostic import Diagnostic, Label, Severity, error, warning
+from topoc.dsl.plain import Plain
 from topoc.dsl.resolve.chain import Link
 from topoc.dsl.resolve.scope import Scope
 from topoc.dsl.source import Span
 
 
-@frozen
-class Placed:
+@frozen(eq=False, repr=False)
+class Placed(Plain):
     """A rule, and whether the topology itself states it rather than a base."""
 
     rule: ast.Rule
@@ -30,7 +31,7 @@ def rules_of(links: tuple[Link, ...], block: str) -> Iterator[Placed]:
                     yield Placed(rule, own=link is links[-1], block=block)
 
 
-@define
+@define(eq=False, repr=False)
 class Board:
     """Who set what last. Values are whatever the block's settings become."""
 

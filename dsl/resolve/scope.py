@@ -7,6 +7,7 @@ from attrs import define, field, frozen
 from topoc.dsl import ast
 from topoc.dsl.diagnostic import Diagnostic, error
 from topoc.dsl.model import Layers
+from topoc.dsl.plain import Plain
 from topoc.dsl.source import Span
 from topoc.dsl.suggest import advice, quoted
 
@@ -18,8 +19,8 @@ _MOST = 2**31 - 1  # what sizes and indices of the accelerator can hold
 Argument = int | str
 
 
-@frozen
-class Option:
+@frozen(eq=False, repr=False)
+class Option(Plain):
     """One argument that a call takes: a whole number, or one of some words."""
 
     name: str
@@ -32,7 +33,7 @@ class Option:
     or_number: bool = False  # a word of `words`, or a whole number
 
 
-@define
+@define(eq=False, repr=False)
 class Scope:
     """Parameters, the layer table, and the findings so far."""
 

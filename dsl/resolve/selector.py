@@ -7,14 +7,15 @@ from attrs import frozen
 from topoc.dsl import ast
 from topoc.dsl.diagnostic import error
 from topoc.dsl.model import Kind
+from topoc.dsl.plain import Plain
 from topoc.dsl.resolve.scope import Scope
 
 KINDS = ("all", "sliding", "full")
 Tensor = tuple[str, int | None]  # a role, and its layer if it has one
 
 
-@frozen
-class Selected:
+@frozen(eq=False, repr=False)
+class Selected(Plain):
     """What a selector names: layers (None: it says nothing about layers) and roles, likewise."""
 
     layers: frozenset[int] | None

@@ -97,7 +97,8 @@ def measurement(
 def _check_word(word: str, known: Collection[str], span: Span, report: Report) -> None:
     if word not in known:
         message = f"`{word}` is no chunk, function or note of a measurement"
-        report(error("name.unknown", message, span, help=advice(word, known, "known here are")))
+        help_ = advice(word, known, "known here are") or "state the chunks first, or a note as text"
+        report(error("name.unknown", message, span, help=help_))
 
 
 def _check_unit(entry: ast.Entry, value: ast.Number, report: Report) -> None:

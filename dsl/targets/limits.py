@@ -2,9 +2,11 @@
 
 from attrs import frozen
 
+from topoc.dsl.plain import Plain
 
-@frozen(kw_only=True)
-class Limit:
+
+@frozen(kw_only=True, eq=False, repr=False)
+class Limit(Plain):
     """From which value on a finding is a note, a warning, an error."""
 
     note: float

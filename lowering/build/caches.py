@@ -6,6 +6,7 @@ from typing import Literal
 from attrs import define, evolve, field, frozen
 
 from topoc.dsl.model import Chunk, Kv, Topology, Write
+from topoc.dsl.plain import Plain
 from topoc.lowering.architecture import Architecture
 from topoc.lowering.build.layer import Keys
 from topoc.lowering.build.scope import Scope
@@ -24,8 +25,8 @@ MASK_FILL = -1.0e4
 """Finite, so that a padding row stays finite in fp16 too."""
 
 
-@frozen(kw_only=True)
-class Cache:
+@frozen(kw_only=True, eq=False, repr=False)
+class Cache(Plain):
     """One cache tensor of a chunk, and the layers whose rows it holds, in order."""
 
     name: str  # sliding, full; a suffix tells further ones of the same kind apart

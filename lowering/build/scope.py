@@ -17,7 +17,7 @@ from topoc.lowering.ir import (
 from topoc.lowering.manifest import Sink, Source
 
 
-@define
+@define(eq=False, repr=False)
 class Scope:
     """Collects inputs, bindings and outputs; `layer` and `span` mark what is bound meanwhile."""
 
@@ -25,6 +25,7 @@ class Scope:
     layer: int | None = None
     span: Span | None = None
     _inputs: dict[str, Input] = field(factory=dict)
+    _fed: dict[Source, Value] = field(factory=dict)
     _bindings: list[Binding] = field(factory=list)
     _outputs: list[Output] = field(factory=list)
     _renamed: dict[Value, Value] = field(factory=dict)
@@ -33,12 +34,12 @@ class Scope:
         self, name: str, shape: tuple[int, ...], source: Source, dtype: DType | None = None
     ) -> Value:
         """The input that is fed from `source`; its name gains a suffix if another source has it."""
-        found = next((one for one in self._inputs.values() if one.source == source), None)
-        if found is not None:
-            return found.value
+        if source in self._fed:
+            return self._fed[source]
         unique = name if name not in self._inputs else f"{name}_{len(self._inputs)}"
         value = Value(unique, TensorType(dtype or self.dtype, shape))
         self._inputs[unique] = Input(value, source)
+        self._fed[source] = value
         return value
 
     def bind(self, name: str, op: Op) -> Value:

@@ -15,7 +15,7 @@ LARGEST_COUNT = (1 << 31) - 1
 T = TypeVar("T")
 
 
-@define
+@define(eq=False, repr=False)
 class Fields:
     """The fields of one JSON object; a field that is not there takes the family's default."""
 

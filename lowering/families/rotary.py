@@ -2,6 +2,7 @@
 
 from attrs import frozen
 
+from topoc.dsl.plain import Plain
 from topoc.lowering.families.config import Fields
 from topoc.lowering.jsonfile import named
 
@@ -9,8 +10,8 @@ PLAIN = "default"
 LINEAR = "linear"
 
 
-@frozen
-class Spelling:
+@frozen(eq=False, repr=False)
+class Spelling(Plain):
     """Where a config keeps the rotary embedding of one attention kind, and its default base."""
 
     entry: str  # in `rope_parameters`

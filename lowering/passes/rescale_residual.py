@@ -37,7 +37,7 @@ class RescaleResidual(Pass):
         return _Rescaling(self.scales, program).run()
 
 
-@define
+@define(eq=False, repr=False)
 class _Rescaling:
     """The walk over one program; `at` tells the scale of each value of the residual stream."""
 

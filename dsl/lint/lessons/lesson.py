@@ -2,9 +2,11 @@
 
 from attrs import frozen
 
+from topoc.dsl.plain import Plain
 
-@frozen
-class Lesson:
+
+@frozen(eq=False, repr=False)
+class Lesson(Plain):
     """One kind of error: a sentence, lines that raise it, and the same lines mended.
 
     The lines stand in a topology of Gemma 3 270M, or are whole topologies.
