@@ -27,7 +27,7 @@ types: $(VENV)/.ready
 layers: $(VENV)/.ready
 	$(BIN)/lint-imports
 
-# The measured demands of docs/performance.md, as ratios; SMOKE=--smoke only shows that they run.
+# The measured demands, as ratios where there is a peer; SMOKE=--smoke only shows that they run.
 bench: $(VENV)/.ready
 	for one in tests/bench/*.py; do $(BIN)/python $$one $(SMOKE) || exit 1; done
 

@@ -20,8 +20,9 @@ def load(file: Path, what: str = "config", trouble: str = "model") -> dict[str, 
         way = f"name the {what} or the folder it is in"
         found = f"there is no {what} here"
         raise TopocError(error(f"{trouble}.missing", found, place, help=way)) from None
-    except OSError as problem:
-        found = f"the {what} does not open: {problem.strerror}"
+    except (OSError, ValueError) as problem:  # a path that holds a null character is a ValueError
+        reason = problem.strerror if isinstance(problem, OSError) else str(problem)
+        found = f"the {what} does not open: {reason}"
         raise TopocError(error(f"{trouble}.unreadable", found, place)) from None
     try:
         return _object(text)

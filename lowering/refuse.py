@@ -79,6 +79,11 @@ def _chunk(topology: Topology, chunk: Chunk) -> Iterator[Diagnostic]:
     for part in chunk.parts:
         if part.kind not in PARTS:
             yield _refusal(topology, "part", f"part `{part.kind}` is not lowered yet", part.span)
+        rows = topology.layers.vocabulary
+        if part.head is not None and (part.head.k or 0) > rows:
+            words = f"the best {part.head.k} of a vocabulary of {rows}"
+            at = part.span or topology.span or Place(topology.name)
+            yield error("value.range", words, at, help=f"ask for {rows} at most")
         if part.head is not None and part.head.split != 1:
             words = "a head in slices is not lowered yet"
             yield _refusal(topology, "part", words, part.span)

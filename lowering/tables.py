@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from topoc.lowering.checkpoint.weights import Weights
 from topoc.lowering.ir import DType, TensorType, Weight
 from topoc.lowering.manifest import RopeTable, Table
 from topoc.lowering.plan import Plan
@@ -26,7 +25,7 @@ def write_embedding(plan: Plan, rounded: Rounded, directory: Path) -> Table:
     arch = plan.architecture
     schemes = plan.topology.recipe("embed")
     if schemes and plan.dtype is not DType.FP32:
-        return _write_int8(plan, rounded.weights, directory)
+        return _write_int8(plan, rounded, directory)
     kind = plan.dtype.float_name
     path = directory / f"embed.{kind}.bin"
     weight = Weight("embed", TensorType(plan.dtype, (arch.vocabulary, arch.hidden)))
@@ -41,16 +40,17 @@ def write_embedding(plan: Plan, rounded: Rounded, directory: Path) -> Table:
     )
 
 
-def _write_int8(plan: Plan, weights: Weights, directory: Path) -> Table:
+def _write_int8(plan: Plan, rounded: Rounded, directory: Path) -> Table:
     """Each row divided by its greatest |value| / 127 and rounded; a row of zeros has scale one."""
     arch = plan.architecture
     path, scales = directory / "embed.int8.bin", directory / "embed.scale.bin"
     with path.open("wb") as file, scales.open("wb") as scale_file:
-        for block in weights.blocks("embed"):
+        for block in rounded.weights.blocks("embed"):
             peaks = block.abs().amax(1, keepdim=True)
             scale = (peaks / LEVELS).masked_fill(peaks == 0, 1.0)
             file.write((block / scale).round().char().numpy().data)
             scale_file.write(scale.numpy().data)
+    rounded.told(Weight("embed", TensorType(plan.dtype, (arch.vocabulary, arch.hidden))))
     return Table(
         path=path.name,
         dtype="int8",

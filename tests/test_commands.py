@@ -21,7 +21,12 @@ COUNT = 12
 
 def topoc(*arguments, cwd=None, status=0):
     """Run the tool; its output, or the test fails with what it said."""
-    command = [sys.executable, "-c", "from topoc.dsl.cli import main; main()", *map(str, arguments)]
+    command = [
+        sys.executable,
+        "-c",
+        "from topoc.dsl.cli import main; main()",
+        *[a if isinstance(a, bytes) else str(a) for a in arguments],
+    ]
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     assert done.returncode == status, done.stdout + done.stderr
     return done
@@ -117,6 +122,39 @@ def test_verify_refuses_another_checkpoint(built):
     assert "verify.other-weights" in done.stderr
 
 
+def test_verify_looks_up_int8_rows_as_they_ship(built, tmp_path):
+    checkpoint = built[1]
+    text = topology_text(name="coded").replace("quantize { embed: none }", "")
+    (checkpoint / "coded.topo").write_text(text)
+    topoc("compile", "coded.topo", "-o", tmp_path / "b", cwd=checkpoint)
+    done = topoc("verify", tmp_path / "b", "--weights", checkpoint)
+
+    assert done.stdout.count("holds") == 3
+    assert done.stdout.count("the int8 embedding as shipped") == 3
+
+
+def test_a_head_without_logits_generates_and_is_not_compared(built, tmp_path):
+    checkpoint = built[1]
+    text = topology_text(name="best", chunks="chunk all = L0-3 + norm + head(topk = 3)")
+    (checkpoint / "best.topo").write_text(text)
+    topoc("compile", "best.topo", "-o", tmp_path / "b", "--precision", "fp32", cwd=checkpoint)
+    done = topoc("verify", tmp_path / "b", "--weights", checkpoint, status=2)
+    assert "verify.no-logits" in done.stderr
+    done = topoc("run", tmp_path / "b", "--prompt-ids", "2,5", "--max-tokens", "500")
+
+    assert len(done.stdout.split()) == 64 - 2 + 1
+    assert "the context of 64 tokens is full" in done.stderr
+
+
+def test_more_best_tokens_than_there_are_is_refused(built):
+    checkpoint = built[1]
+    text = topology_text(name="wide", chunks="chunk all = L0-3 + norm + head(topk = 132)")
+    (checkpoint / "wide.topo").write_text(text)
+    done = topoc("compile", "wide.topo", cwd=checkpoint, status=2)
+
+    assert "the best 132 of a vocabulary of 131" in done.stderr
+
+
 def test_jobs_give_the_same_bytes(built, tmp_path):
     bundle, checkpoint, _ = built
     again = tmp_path / "again"
@@ -186,6 +224,15 @@ WRONG = {
     ),
     "an allowance without a reason": (
         ["compile", "gemma3_270m.topo", "--weights", "random:0", "--allow", "state.update"],
+        2,
+    ),
+    "an allowance of nothing": (
+        ["compile", "gemma3_270m.topo", "--weights", "random:0", "--allow", "foo.bar=why"],
+        2,
+    ),
+    "a prompt that is no UTF-8": (["run", "nowhere", "--prompt", b"\xff"], 2),
+    "a temperature that is no number": (
+        ["run", "nowhere", "--prompt", "x", "--temperature", "nan"],
         2,
     ),
     "a budget that is broken": (["compile", "broken.topo", "--weights", "random:0"], 1),

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from topoc.dsl.cli import view
-from topoc.dsl.diagnostic import Place, TopocError, error
+from topoc.dsl.diagnostic import Diagnostic, Place, TopocError, error
 
 # Command → where it lives, and what it does.
 TABLE: dict[str, tuple[str, str]] = {
@@ -56,8 +56,25 @@ class _Table(click.Group):
         except TopocError as failure:
             view.problems(failure.findings)
             ctx.exit(view.COULD_NOT_RUN)
+        except BrokenPipeError:
+            raise  # click ends quietly where nobody reads on
+        except OSError as refusal:
+            view.problems((_refused(refusal),))
+            ctx.exit(view.COULD_NOT_RUN)
+        except KeyboardInterrupt:
+            view.progress("interrupted; what stood before still stands")
+            ctx.exit(view.COULD_NOT_RUN)
         finally:
             gc.enable()
+
+
+def _refused(refusal: OSError) -> Diagnostic:
+    """What the system would not do, with the file that it was about."""
+    file = refusal.filename or "the output"
+    reason = (refusal.strerror or str(refusal)).lower()
+    place = Place(str(file))
+    way = "see that it may be read and written, or name another"
+    return error("system.refused", f"`{file}`: {reason}", place, help=way)
 
 
 def _imported(name: str) -> click.Command:

@@ -65,6 +65,10 @@ class BundleWriter:
         return self.path.with_name(f".{self.path.name}.topoc-old")
 
     def __enter__(self) -> Self:
+        if not self.path.name:
+            message = f"`{self.path}` can't be a bundle"
+            place = Place(str(self.path))
+            raise TopocError(error("bundle.not-a-bundle", message, place, help="name a folder"))
         with _told(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = _acquire(self._lock_file)

@@ -28,8 +28,11 @@ def find_weights(config: Path) -> Path:
 
 def _snapshots(config: Path) -> list[Path]:
     wanted = _json(config)
-    found = sorted(_hub().glob("models--*/snapshots/*/config.json"))
-    return [one.parent for one in found if _json(one) == wanted]
+    try:
+        found = sorted(_hub().glob("models--*/snapshots/*/config.json"))
+        return [one.parent for one in found if _json(one) == wanted]
+    except PermissionError:  # somebody else's cache has nothing for us
+        return []
 
 
 def _hub() -> Path:

@@ -1,6 +1,7 @@
 """`topoc compile`: a topology and a checkpoint to a bundle."""
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -44,6 +45,9 @@ def _reasoned(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
     for code, _equals, reason in split:
         if not reason.strip():
             message = f"{code!r} has no reason; write {code or 'CODE'}=REASON"
+            raise click.BadParameter(message)
+        if not is_allowable(code):
+            message = f"{code!r} is no finding that may be accepted; `topoc rules` lists them"
             raise click.BadParameter(message)
     return {code: reason for code, _equals, reason in split}
 
@@ -167,5 +171,6 @@ def _tell(manifest: "Manifest", directory: Path) -> None:
         view.result(f"residual stream: |x| up to {peak:.0f}, held at {scales}")
     for claim in manifest.unproven:
         view.result(f"unproven: {claim}")
-    view.result(f"here:     topoc run {directory} --prompt TEXT")
-    view.result(f"on a Mac: topoc run {directory} --prompt TEXT --engine coreml")
+    prompt = "--prompt TEXT" if manifest.tokenizer else "--prompt-ids 2,651"
+    view.result(f"here:     topoc run {quote(str(directory))} {prompt}")
+    view.result(f"on a Mac: topoc run {quote(str(directory))} {prompt} --engine coreml")

@@ -9,8 +9,19 @@ from typing import TYPE_CHECKING
 import click
 from attrs import define, field
 
+from topoc.dsl.diagnostic import TopocError
+
 if TYPE_CHECKING:
+    from topoc.lowering.engine.driver import Engine
     from topoc.lowering.engine.session import EngineName, Prompt, Speech
+
+
+def _number(_: click.Context, __: click.Parameter, value: float) -> float:
+    """A float option that is a number: NaN passes every range."""
+    if value != value:  # noqa: PLR0124  # which is what NaN is
+        message = "NaN is no number"
+        raise click.BadParameter(message)
+    return value
 
 
 @click.command(name="run")
@@ -18,9 +29,11 @@ if TYPE_CHECKING:
 @click.option("--prompt", help="The prompt; `-` reads it from stdin.")
 @click.option("--prompt-ids", help="The prompt as token ids: 2,651,9.")
 @click.option("--max-tokens", type=click.IntRange(min=1), default=128, show_default=True)
-@click.option("--temperature", type=click.FloatRange(min=0), default=0.0, show_default=True)
+@click.option(
+    "--temperature", type=click.FloatRange(min=0, max=100), default=0.0, show_default=True
+)
 @click.option("--top-k", type=click.IntRange(min=1), help="Draw from the K best tokens.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--chat", is_flag=True, help="Put the prompt into the bundle's chat template.")
 @click.option(
     "--engine",
@@ -54,10 +67,18 @@ def command(
     tokenizer = tokenizer_of(opened)
     tokens = asked.tokens(opened, tokenizer)
     session = Engine(opened, predictor_of(opened, engine, rounding=rounding))
-    stop = set(opened.manifest.model.eos)
+    session.check(tokens)
     clock = Clock(len(tokens))
-    answer = session.generate(tokens, max_tokens, choose, stop)
+    answer = session.generate(tokens, max_tokens, choose, set(opened.manifest.model.eos))
     _speak(clock.timed(answer), Speech.after(tokens, tokenizer), clock)
+    _tell_the_end(session)
+
+
+def _tell_the_end(session: "Engine") -> None:
+    """Say so where the context cut the text off."""
+    context = session.bundle.manifest.model.context
+    if session.position == context:
+        click.echo(f"the context of {context} tokens is full", err=True)
 
 
 def prompt_of(text: str | None, ids: str | None, *, chat: bool) -> "Prompt":
@@ -68,7 +89,7 @@ def prompt_of(text: str | None, ids: str | None, *, chat: bool) -> "Prompt":
         message = "give one of --prompt and --prompt-ids"
         raise click.UsageError(message)
     if ids is None:
-        return Prompt(text=sys.stdin.read() if text == "-" else text, chat=chat)
+        return Prompt(text=_text(text or ""), chat=chat)
     if chat:
         message = "--chat needs a text: give --prompt"
         raise click.UsageError(message)
@@ -79,6 +100,19 @@ def prompt_of(text: str | None, ids: str | None, *, chat: bool) -> "Prompt":
         raise click.UsageError(message) from found
 
 
+def _text(prompt: str) -> str:
+    """The prompt, or standard input; it must be text in UTF-8."""
+    if prompt == "-":
+        if sys.stdin is None:
+            message = "--prompt - reads standard input, which is closed"
+            raise click.UsageError(message)
+        prompt = sys.stdin.read()
+    if any("\ud800" <= one <= "\udfff" for one in prompt):
+        message = "the prompt is not UTF-8"
+        raise click.UsageError(message)
+    return prompt
+
+
 def _speak(tokens: Iterator[int], speech: "Speech", clock: "Clock") -> None:
     """Write the text as it comes; Ctrl-C ends it with what there is."""
     try:
@@ -87,9 +121,12 @@ def _speak(tokens: Iterator[int], speech: "Speech", clock: "Clock") -> None:
             sys.stdout.flush()
     except KeyboardInterrupt:
         clock.ending = "interrupted"
-    finally:
-        click.echo(speech.rest())
-        click.echo(clock.summary(), err=True)
+    except TopocError:
+        if clock.begun:
+            click.echo(speech.rest())
+        raise
+    click.echo(speech.rest())
+    click.echo(clock.summary(), err=True)
 
 
 @define
@@ -100,6 +137,11 @@ class Clock:
     ending: str = field(default="", init=False)
     _start: float = field(factory=perf_counter, init=False)
     _times: list[float] = field(factory=list, init=False)
+
+    @property
+    def begun(self) -> bool:
+        """Whether a token has come."""
+        return bool(self._times)
 
     def timed(self, tokens: Iterator[int]) -> Iterator[int]:
         """The same tokens."""

@@ -50,6 +50,7 @@ def command(
     writer = TraceWriter(output, opened.manifest.build)
     session = Engine(opened, predictor, watch=writer)
     stop = set(opened.manifest.model.eos)
-    generated = tuple(session.generate(tokens, max_tokens, greedy, stop))
+    with writer.or_nothing():
+        generated = tuple(session.generate(tokens, max_tokens, greedy, stop))
     writer.close(tuple(tokens), generated)
     click.echo(output / "trace.json")

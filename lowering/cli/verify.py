@@ -53,6 +53,7 @@ def command(
     _within(opened, places)
     view.progress(f"comparing at positions {', '.join(map(str, places))}")
     if other is not None:
+        _within(open_bundle(other, check=False), places)
         verdicts = iter([agree(opened, open_bundle(other), places)])
     else:
         verdicts = prove(opened, _oracle(opened, weights), places)

@@ -63,6 +63,10 @@ class Engine:
             for buffer in self.bundle.manifest.buffers
         }
 
+    def check(self, tokens: Sequence[int]) -> None:
+        """Raise TopocError for tokens that can't be consumed here, before anything is computed."""
+        self._feeder.check(tokens, self.position)
+
     def feed(self, tokens: Sequence[int], *, only: str | None = None) -> CallResult:
         """Consume tokens by the fewest calls, or by the function `only`; the last row's result."""
         self._feeder.check(tokens, self.position)
@@ -115,10 +119,14 @@ class Engine:
     ) -> Iterator[int]:
         """Yield the tokens that follow the prompt, up to one of `eos`, which is not yielded.
 
+        Generation also ends where the context is full.
+
         The last token, or the eos, is not fed: a further turn begins its prompt with it.
         """
         waiting: Sequence[int] = prompt
-        for _ in range(max_tokens):
+        for made in range(max_tokens):
+            if made and self.position == self.bundle.manifest.model.context:
+                return
             token = sampler(self.feed(waiting))
             if token in eos:
                 return

@@ -1,7 +1,9 @@
 """A run on disk: every step's inputs and outputs, for whoever writes another engine."""
 
 import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,16 @@ class TraceWriter:
                 "outputs": self._saved(folder, "out", outputs),
             }
         )
+
+    @contextmanager
+    def or_nothing(self) -> Iterator[None]:
+        """Remove what was written where the run fails: a trace without an index is none."""
+        try:
+            yield
+        except BaseException:
+            for one in self.directory.iterdir():
+                shutil.rmtree(one)
+            raise
 
     def close(self, prompt: tuple[int, ...], generated: tuple[int, ...]) -> None:
         """Write the index."""

@@ -227,6 +227,10 @@ def _ids(outer: Fields, text: Fields, name: str, default: tuple[int, ...]) -> tu
     given = [fields for fields in (outer, text) if name in fields.values] or [text]
     outer.taken.add(name)
     found = [one for fields in given for one in fields.ids(name, default)]
+    rows = text.values.get("vocab_size")
+    beyond = [one for one in found if isinstance(rows, int) and one >= rows]
+    if beyond:
+        outer.refuse(name, f"token {beyond[0]} is beyond the vocabulary of {rows}")
     return tuple(dict.fromkeys(found))
 
 

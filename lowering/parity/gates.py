@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from attrs import frozen
 
+from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.lowering.bundle.reader import Bundle
 from topoc.lowering.engine.driver import Engine, Predictor
 
@@ -75,7 +76,12 @@ def teacher_forced(
     engine = Engine(bundle, predictor, want_logits=True)
     rows, fed = [], 0
     for position in sorted(positions):
-        rows.append(engine.feed(tokens[fed : position + 1], only=only).logits)
+        logits = engine.feed(tokens[fed : position + 1], only=only).logits
+        if logits is None:
+            words = f"`{bundle.manifest.name}` ends in no logits, and nothing else is compared"
+            way = "verify a twin with `head(argmax)` or `head(logits)`"
+            raise TopocError(error("verify.no-logits", words, Place(str(bundle.path)), help=way))
+        rows.append(logits)
         fed = position + 1
     return np.stack([np.asarray(row, np.float32) for row in rows])
 

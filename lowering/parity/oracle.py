@@ -57,6 +57,21 @@ class Oracle:
         return told[len(tokens) :]
 
     @contextmanager
+    def embedding(self, rows: torch.Tensor) -> Iterator[None]:
+        """With other rows behind the embedding, (V, H), before its multiplier; the head stays."""
+        module = self.model.get_input_embeddings()
+        multiplier = float(getattr(module, "embed_scale", 1.0))
+
+        def looked_up(_: object, inputs: Any, __: object) -> torch.Tensor:
+            return rows[inputs[0]].float() * multiplier
+
+        hook = module.register_forward_hook(looked_up)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+    @contextmanager
     def rounded(self) -> Iterator[None]:
         """With weights, gains, embeddings and angles rounded to fp16, as a package holds them."""
         kept = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}

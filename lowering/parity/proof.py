@@ -2,8 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+import torch
 from attrs import frozen
 
+from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.lowering.bundle.reader import Bundle
 from topoc.lowering.engine.predict import InterpreterPredictor
 from topoc.lowering.manifest import Manifest
@@ -50,11 +53,32 @@ def default_positions(manifest: Manifest) -> tuple[int, ...]:
 
 def prove(bundle: Bundle, oracle: Oracle, positions: Sequence[int]) -> Iterator[Verdict]:
     """Every gate that the bundle's precision has, over teacher-forced logits."""
+    table = _coded_table(bundle)
+    if table is None:
+        yield from _prove(bundle, oracle, positions, "")
+        return
+    with oracle.embedding(table):
+        yield from _prove(bundle, oracle, positions, ", the int8 embedding as shipped")
+
+
+def _coded_table(bundle: Bundle) -> torch.Tensor | None:
+    """The rows of a table that lost something to int8; None where the host table is whole."""
+    table = bundle.manifest.tables.get("embed")
+    if table is None or table.scales is None:
+        return None
+    codes = np.fromfile(bundle.path / table.path, np.int8).reshape(table.rows, table.width)
+    scales = np.fromfile(bundle.path / table.scales, "<f4")[:, None]
+    return torch.from_numpy(codes * scales)
+
+
+def _prove(
+    bundle: Bundle, oracle: Oracle, positions: Sequence[int], shipped: str
+) -> Iterator[Verdict]:
     places = sorted(positions)
     tokens = telling_tokens(bundle.manifest, places[-1] + 1)
     reference = oracle.logits(tokens)[places]
     wide = teacher_forced(bundle, InterpreterPredictor(bundle), tokens, places)
-    against = "transformers, fp32"
+    against = f"transformers, fp32{shipped}"
     if bundle.manifest.precision == "fp32":
         yield Verdict(gate="i", against=against, found=difference(wide, reference, places))
         return
@@ -62,7 +86,7 @@ def prove(bundle: Bundle, oracle: Oracle, positions: Sequence[int]) -> Iterator[
         alike = oracle.logits(tokens)[places]
     yield Verdict(
         gate="ii",
-        against="transformers, weights rounded alike",
+        against=f"transformers, weights rounded alike{shipped}",
         found=difference(wide, alike, places),
     )
     yield Verdict(gate="ii-unrounded", against=against, found=difference(wide, reference, places))
@@ -72,6 +96,10 @@ def prove(bundle: Bundle, oracle: Oracle, positions: Sequence[int]) -> Iterator[
 
 def agree(one: Bundle, other: Bundle, positions: Sequence[int]) -> Verdict:
     """Two bundles of one checkpoint, the first held against the second."""
+    if one.manifest.model.weights_sha256 != other.manifest.model.weights_sha256:
+        words = f"`{one.path}` and `{other.path}` come from different checkpoints"
+        place = Place(str(other.path / "manifest.json"), "model.weights_sha256")
+        raise TopocError(error("verify.other-weights", words, place, help="compare twins"))
     places = sorted(positions)
     tokens = telling_tokens(one.manifest, places[-1] + 1)
     found, wanted = (

@@ -63,11 +63,13 @@ STAGES: dict[str, str] = {
     "run.unknown-token": "A token id is outside the vocabulary.",
     "run.unknown-unit": "The manifest names a unit that Core ML does not have.",
     "run.written-in-graph": "A call that wrote its caches in the graph can't be kept in part.",
+    "system.refused": "The system would not read or write a file.",
     "tokenizer.missing": "There is no tokenizer.json beside the weights.",
     "tokenizer.not-read": "The tokenizer inside the GGUF file is of a sort that is not read.",
     "tokenizer.unreadable": "The tokenizer's files are damaged or of an unknown form.",
     "trace.not-empty": "A trace is written into a new folder, and this one holds files.",
     "verify.no-oracle": "The reference model needs transformers, which is not installed.",
+    "verify.no-logits": "The bundle ends in no logits, and nothing else is compared.",
     "verify.other-weights": "The bundle was compiled from other weights than these.",
     "verify.reference": "The reference model does not take this checkpoint as it is.",
 }
