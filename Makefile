@@ -15,7 +15,7 @@ demo: $(VENV)/.ready
 
 # Style, types, layer contracts, then every test.
 test: lint types layers
-	$(BIN)/python -m pytest -n 2 --dist loadfile -q
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -q
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

@@ -10,6 +10,7 @@ import topoc.dsl
 from topoc.dsl.diagnostic import Severity
 from topoc.dsl.lint.engine import lint
 from topoc.dsl.lint.kinds import KINDS
+from topoc.dsl.lint.lessons import STAGES
 from topoc.dsl.lint.rule import Rule, Trust
 from topoc.dsl.lint.rules import ALL_RULES
 
@@ -83,7 +84,7 @@ def test_contested_evidence_alone_makes_no_error():
 
 
 def test_every_code_in_the_sources_is_a_kind_or_a_rule():
-    known = KINDS | {rule.code for rule in ALL_RULES}
+    known = {*KINDS, *STAGES, *(rule.code for rule in ALL_RULES)}
     pattern = re.compile(
         r'(?:error|warning|unknown|_refusal|return)\(?\s*\(?\s*"([a-z]+\.[a-z-]+)"'
     )
