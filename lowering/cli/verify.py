@@ -53,8 +53,9 @@ def command(
     _within(opened, places)
     view.progress(f"comparing at positions {', '.join(map(str, places))}")
     if other is not None:
-        _within(open_bundle(other, check=False), places)
-        verdicts = iter([agree(opened, open_bundle(other), places)])
+        twin = open_bundle(other)
+        _within(twin, places)
+        verdicts = iter([agree(opened, twin, places)])
     else:
         verdicts = prove(opened, _oracle(opened, weights), places)
     kept = [_tell(verdict) for verdict in verdicts]
