@@ -33,6 +33,7 @@ class Package:
         }
         for function in self.functions.values():
             check_description(self._model.description, function, Place(str(self.model_path)))
+        self.states = {one.name for made in self.functions.values() for one in made.states}
         self.default_function = self._default_function()
 
     def function(self, name: str | None = None) -> Function:
