@@ -32,6 +32,7 @@ class Written:
 
     identity: Identity
     tables: dict[str, manifest.Table]
+    per_layer: manifest.PerLayer | None
     ropes: dict[str, manifest.RopeTable]
     tokenizer: tuple[Path, ...]
     scales: Scales
@@ -62,6 +63,7 @@ def describe(plan: Plan, written: Written) -> manifest.Manifest:
         ropes=written.ropes,
         buffers=plan.buffers,
         functions=plan.functions,
+        per_layer=written.per_layer,
         tokenizer=tuple(path.name for path in written.tokenizer),
         residual_scales=written.scales.residual,
         residual_peaks=tuple(one.stream.peak for one in written.ranges),
