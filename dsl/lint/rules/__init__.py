@@ -3,6 +3,7 @@
 from topoc.dsl.lint.rule import Rule
 from topoc.dsl.lint.rules.chunk.too_many_layers import TooManyLayers
 from topoc.dsl.lint.rules.expect.breach import Breach
+from topoc.dsl.lint.rules.features.dead_input import DeadInput
 from topoc.dsl.lint.rules.kv.batch_over_window import BatchOverWindow
 from topoc.dsl.lint.rules.kv.donor_forgets import DonorForgets
 from topoc.dsl.lint.rules.kv.layouts_disagree import LayoutsDisagree
@@ -15,6 +16,7 @@ from topoc.dsl.lint.rules.kv.split_ring import SplitRing
 from topoc.dsl.lint.rules.kv.tentative_commit import TentativeCommit
 from topoc.dsl.lint.rules.kv.write_unfit_for_store import WriteUnfitForStore
 from topoc.dsl.lint.rules.ledger.revived_verdict import RevivedVerdict
+from topoc.dsl.lint.rules.ledger.stale_verdict import StaleVerdict
 from topoc.dsl.lint.rules.lossy.narrowed_attention import NarrowedAttention
 from topoc.dsl.lint.rules.lossy.shared_kv import SharedKv
 from topoc.dsl.lint.rules.lossy.widened_attention import WidenedAttention
@@ -31,8 +33,10 @@ ALL_RULES: tuple[type[Rule], ...] = (
     Breach,
     # What the Neural Engine takes.
     *(TooManyLayers, Update),
+    # What is there for a host alone.
+    DeadInput,
     # What differs from the checkpoint, and what was tried before.
-    *(NarrowedAttention, WidenedAttention, SharedKv, RevivedVerdict),
+    *(NarrowedAttention, WidenedAttention, SharedKv, RevivedVerdict, StaleVerdict),
 )
 
 __all__ = ["ALL_RULES"]

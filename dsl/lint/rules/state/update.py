@@ -57,8 +57,8 @@ topology no_states {
     def _check(self, subject: Subject) -> Iterator[Finding]:
         for chunk_list in subject.lists():
             for chunk in chunk_list.chunks:
-                kept = [b for b in subject.owners if b.index in chunk.layers]
-                held = [b for b in kept if b.kv.store is Store.STATE]
+                states = [b for b in subject.owners if b.kv.store is Store.STATE]
+                held = [b for b in states if b.index in chunk.layers]
                 if held and subject.on_neural_engine(chunk, chunk_list.functions):
                     yield self._held(subject, chunk, held)
 
