@@ -12,9 +12,10 @@ from topoc.dsl.lint.engine import lint
 from topoc.dsl.lint.kinds import KINDS
 from topoc.dsl.lint.lessons import STAGES
 from topoc.dsl.lint.rule import Rule, Trust
-from topoc.dsl.lint.rules import ALL_RULES
+from topoc.dsl.lint.rules import every
 
 DSL = Path(topoc.dsl.__file__).parent
+ALL_RULES = tuple(every())
 RULES = DSL / "lint" / "rules"
 each = pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: rule.code)
 

@@ -10,7 +10,7 @@ from topoc.dsl.cli import view
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.dsl.lint.lessons import LESSONS, NOT_LOWERED, STAGES, Lesson, summary
 from topoc.dsl.lint.rule import Rule
-from topoc.dsl.lint.rules import ALL_RULES
+from topoc.dsl.lint.rules import CODES, rule
 from topoc.dsl.suggest import close, quoted
 
 
@@ -19,9 +19,8 @@ from topoc.dsl.suggest import close, quoted
 def command(code: str) -> None:
     """Explain CODE, as it stands in the brackets of a finding: `kv.donor-forgets`."""
     code = code.strip("[]`")
-    rule = next((one for one in ALL_RULES if one.code == code), None)
-    if rule is not None:
-        view.result("\n".join(_rule(rule)))
+    if code in CODES:
+        view.result("\n".join(_rule(rule(code))))
     elif code in LESSONS:
         view.result("\n".join(_lesson(code, LESSONS[code])))
     elif code in STAGES or code.endswith(NOT_LOWERED):
@@ -31,22 +30,22 @@ def command(code: str) -> None:
         raise TopocError(error("name.unknown", message, Place("topoc explain"), help=_near(code)))
 
 
-def _rule(rule: type[Rule]) -> Iterator[str]:
-    yield f"{rule.code}: {rule.severity.value}, {_standing(rule)}"
-    yield f"\n{cleandoc(rule.__doc__ or '')}"
-    if rule.evidence:
+def _rule(kind: type[Rule]) -> Iterator[str]:
+    yield f"{kind.code}: {kind.severity.value}, {_standing(kind)}"
+    yield f"\n{cleandoc(kind.__doc__ or '')}"
+    if kind.evidence:
         yield "\nevidence"
-    for one in rule.evidence:
+    for one in kind.evidence:
         yield f"  {one.trust.value} {one.date}: {one.what}"
         yield f"    {one.source}"
-    yield from _example("wrong", rule.bad)
-    yield from _example("right", rule.good)
+    yield from _example("wrong", kind.bad)
+    yield from _example("right", kind.good)
 
 
-def _standing(rule: type[Rule]) -> str:
-    if rule.coherence:
+def _standing(kind: type[Rule]) -> str:
+    if kind.coherence:
         return "can't be allowed"
-    about = "about the Neural Engine" if rule.placement else "about any unit"
+    about = "about the Neural Engine" if kind.placement else "about any unit"
     return f"{about}, can be allowed with a reason"
 
 
@@ -63,7 +62,7 @@ def _example(title: str, text: str) -> Iterator[str]:
 
 def _near(code: str) -> str:
     """The codes that look like one, else those of its family, else where they are listed."""
-    known = [*(rule.code for rule in ALL_RULES), *LESSONS, *STAGES]
+    known = [*CODES, *LESSONS, *STAGES]
     if found := close(code, known):
         return f"did you mean {quoted(found)}?"
     family = sorted(one for one in known if one.partition(".")[0] == code.partition(".")[0])

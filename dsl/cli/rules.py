@@ -6,7 +6,7 @@ import click
 
 from topoc.dsl.cli import view
 from topoc.dsl.lint.lessons import LESSONS, STAGES, summary
-from topoc.dsl.lint.rules import ALL_RULES
+from topoc.dsl.lint.rules import CODES, every
 
 
 @click.command("rules")
@@ -16,10 +16,10 @@ def command() -> None:
 
 
 def _lines() -> Iterator[str]:
-    codes = (*LESSONS, *STAGES, *(rule.code for rule in ALL_RULES))
+    codes = (*LESSONS, *STAGES, *CODES)
     width = max(map(len, codes))
     yield "rules"
-    for rule in sorted(ALL_RULES, key=lambda one: one.code):
+    for rule in sorted(every(), key=lambda one: one.code):
         yield f"  {rule.code:<{width}}  {rule.severity.value:<7}  {summary(rule.code)}"
     for title, others in (("kinds of error in a text", LESSONS), ("later stages", STAGES)):
         yield f"\n{title}"

@@ -1,12 +1,18 @@
-"""What rules look at: a resolved topology, and questions that several rules ask of it."""
+"""What rules look at: a resolved topology or a package, and questions that several rules ask."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from attrs import frozen
+from attrs import field, frozen
 
-from topoc.dsl.model import Block, Chunk, Function, Layer, Topology
+from topoc.dsl.model import Block, Chunk, Function, Layer, Store, Target, Topology
 from topoc.dsl.plain import Plain
 from topoc.dsl.source import Span
+from topoc.dsl.targets.profile import Profile
+from topoc.dsl.targets.profiles import profile
+
+if TYPE_CHECKING:
+    from topoc.dsl.lint.mil import Package
 
 _NEURAL_ENGINE = ("ane", "all")
 
@@ -31,6 +37,11 @@ class Subject(Plain):
     topology: Topology
 
     @property
+    def profile(self) -> Profile:
+        """What is known of the chip that the topology is for."""
+        return profile(self.topology.target.chip)
+
+    @property
     def owners(self) -> tuple[Block, ...]:
         """The blocks that own a cache."""
         return tuple(block for block in self.topology.blocks if block.kv.donor is None)
@@ -40,6 +51,11 @@ class Subject(Plain):
         """The blocks that read the cache of another layer, and that layer."""
         found = ((block, block.kv.donor) for block in self.topology.blocks)
         return tuple((block, donor) for block, donor in found if donor is not None)
+
+    def held(self, chunk: Chunk) -> tuple[Block, ...]:
+        """The blocks of a chunk that keep their cache in a state."""
+        kept = (block for block in self.owners if block.index in chunk.layers)
+        return tuple(block for block in kept if block.kv.store is Store.STATE)
 
     def layer(self, index: int) -> Layer:
         """What the checkpoint says of a layer."""
@@ -53,6 +69,13 @@ class Subject(Plain):
         for function in self.topology.functions:
             if function.chunks is not None:
                 yield ChunkList((function,), function.chunks)
+
+    def placed(self) -> Iterator[tuple[Chunk, tuple[Function, ...]]]:
+        """The chunks that may run on the Neural Engine, and the functions that they offer."""
+        for chunk_list in self.lists():
+            for chunk in chunk_list.chunks:
+                if self.on_neural_engine(chunk, chunk_list.functions):
+                    yield chunk, chunk_list.functions
 
     def on_neural_engine(self, chunk: Chunk, functions: tuple[Function, ...]) -> bool:
         """Whether some function of a chunk may run on the Neural Engine."""
@@ -79,3 +102,26 @@ class Subject(Plain):
             message = "a topology that was read from text has a place"
             raise AssertionError(message)
         return self.topology.span
+
+
+@frozen(eq=False, repr=False)
+class Mil(Plain):
+    """A package under lint, and the target that it is judged for.
+
+    `chunk` is the chunk of ours that it was built from, so that `allow CODE in CHUNK` finds it;
+    None for a package that others made.
+    """
+
+    package: "Package"
+    target: Target = field(factory=Target)
+    chunk: str | None = None
+
+    @property
+    def profile(self) -> Profile:
+        """What is known of the chip that the package is for."""
+        return profile(self.target.chip)
+
+    @property
+    def on_neural_engine(self) -> bool:
+        """Whether the package may run on the Neural Engine."""
+        return self.target.unit in _NEURAL_ENGINE

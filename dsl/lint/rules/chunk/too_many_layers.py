@@ -6,8 +6,6 @@ from topoc.dsl.diagnostic import Severity
 from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Subject
 from topoc.dsl.model import Chunk
-from topoc.dsl.source import Span
-from topoc.dsl.targets.limits import LAYERS_PER_CHUNK
 
 
 class TooManyLayers(Rule):
@@ -43,7 +41,7 @@ class TooManyLayers(Rule):
             "planning hangs above 15 layers on an older system",
             "CoreML-LLM models/gemma4_stateless_chunks.py:5",
             "2026-04",
-            Trust.CONTESTED,
+            Trust.REPORTED,
         ),
     )
     bad = """
@@ -66,23 +64,25 @@ topology three_chunks {
 """
 
     def _check(self, subject: Subject) -> Iterator[Finding]:
-        for chunk_list in subject.lists():
-            for chunk in chunk_list.chunks:
-                if subject.on_neural_engine(chunk, chunk_list.functions):
-                    yield from self._count(chunk, subject.whole)
+        limit = subject.profile.limit("layers per chunk")
+        for chunk, _ in subject.placed():
+            severity = limit.rank(len(chunk.layers))
+            if severity is not None:
+                yield self._count(subject, chunk, severity)
 
-    def _count(self, chunk: Chunk, whole: Span) -> Iterator[Finding]:
-        count, limit = len(chunk.layers), LAYERS_PER_CHUNK
-        if count < limit.note:
-            return
-        severity, seen = Severity.NOTE, f"chunks from {limit.note} layers hung on older systems"
-        if count >= limit.error:
-            severity, seen = Severity.ERROR, f"{limit.error} layers in one program did not load"
-        elif count >= limit.warning:
-            severity, seen = Severity.WARNING, "21 is the most that was seen to run on a phone"
-        yield self.flag(
-            chunk.span or whole,
-            f"`{chunk.name}` holds {count} layers; {seen}",
+    def _count(self, subject: Subject, chunk: Chunk, severity: Severity) -> Finding:
+        limit = subject.profile.limit("layers per chunk")
+        older = f"chunks from {limit.note} layers hung on older systems"
+        seen = {
+            Severity.NOTE: older
+            if subject.profile.phone
+            else "no Mac was seen to run more than 35",
+            Severity.WARNING: "21 is the most that was seen to run on a phone",
+            Severity.ERROR: f"{limit.error} layers in one program did not load",
+        }[severity]
+        return self.flag(
+            chunk.span or subject.whole,
+            f"`{chunk.name}` holds {len(chunk.layers)} layers; {seen}",
             chunk=chunk.name,
             severity=severity,
             help="split the chunk, or allow this with the reason why it fits",

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from topoc.dsl.diagnostic import Label
 from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Subject
-from topoc.dsl.model import Block, Chunk, Store, Write
+from topoc.dsl.model import Block, Chunk, Write
 from topoc.dsl.resolve.selector import listed
 
 
@@ -55,14 +55,12 @@ topology no_states {
 """
 
     def _check(self, subject: Subject) -> Iterator[Finding]:
-        for chunk_list in subject.lists():
-            for chunk in chunk_list.chunks:
-                kept = [b for b in subject.owners if b.index in chunk.layers]
-                held = [b for b in kept if b.kv.store is Store.STATE]
-                if held and subject.on_neural_engine(chunk, chunk_list.functions):
-                    yield self._held(subject, chunk, held)
+        for chunk, _ in subject.placed():
+            held = subject.held(chunk)
+            if held:
+                yield self._held(subject, chunk, held)
 
-    def _held(self, subject: Subject, chunk: Chunk, held: list[Block]) -> Finding:
+    def _held(self, subject: Subject, chunk: Chunk, held: tuple[Block, ...]) -> Finding:
         layers = listed([block.index for block in held])
         message = f"`{chunk.name}` updates states, which the Neural Engine was seen to refuse"
         write = held[0].kv.write
