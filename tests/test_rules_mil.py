@@ -39,7 +39,7 @@ def test_flags_its_bad_example_and_says_where_and_what_to_do(code):
         assert one.help
         assert not one.help.endswith(".")
         assert one.at.at.file == "example.mlpackage"
-        assert one.at.at.part.startswith("main")
+        assert one.at.at.part.startswith("main") or code == "chunk.too-heavy"
 
 
 @each
@@ -49,7 +49,9 @@ def test_spares_its_good_example(code):
 
 @each
 def test_its_good_example_has_no_errors_at_all(code):
-    assert [one for one in found(rule(code).good_mil) if one.severity is Severity.ERROR] == []
+    """But for a state, which its author has to allow."""
+    others = found(rule(code).good_mil, ignore=["state.update"])
+    assert [one for one in others if one.severity is Severity.ERROR] == []
 
 
 @each

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from topoc.dsl.lint.mil import Function, Op, Package
+from topoc.dsl.lint.mil import Function, Literal, Op, Package
 from topoc.dsl.lint.trace import CASTS, is_depthwise, readers
 
 PALETTE = "constexpr_lut_to_dense"
@@ -71,7 +71,14 @@ def expanded_bytes(package: Package) -> int:
         for op in function.ops:
             if op.constant and op.type.bits:
                 sizes[_identity(function, op)] = 2 * op.type.elements
+            elif not op.constant:  # weights may also stand in the place of operands
+                sizes |= {one.stored: 2 * one.type.elements for one in _stored(op)}
     return sum(sizes.values())
+
+
+def _stored(op: Op) -> Iterator[Literal]:
+    for bound in op.inputs.values():
+        yield from (one for one in bound if isinstance(one, Literal) and one.stored is not None)
 
 
 def _identity(function: Function, op: Op) -> object:

@@ -45,6 +45,7 @@ STAGES: dict[str, str] = {
     "checkpoint.untied-head": "The config ties the head to the embedding, and the two differ.",
     "model.contradictory": "Two fields of the config say different things of the model.",
     "model.malformed": "A field of the config has a value of another sort or range than it takes.",
+    "package.not-a-program": "The model is compiled, or no ML program, which lint can't look into.",
     "run.chat-template": "The chat template of the bundle can't be filled with this conversation.",
     "run.context-full": "The tokens reach beyond the positions that the caches hold.",
     "run.embedding-overflow": "An embedding row leaves the range of the input that it feeds.",

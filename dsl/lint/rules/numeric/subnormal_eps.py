@@ -95,8 +95,8 @@ def _divides_by_little(function: Function, op: Op) -> bool:
     """An inverse whose only guard is small, or a sum of one that goes into a division."""
     if op.kind in {"rsqrt", "inverse"}:
         guard = _added(function, op.operand("x"))
-        own = _is_small(_epsilon(function, op))
-        return own and (guard is None or guard < NORMAL)
+        own = scalar(function, op.operand("epsilon"))  # fp32 or not, it is added to an fp16 value
+        return op.type.dtype == "fp16" and _is_small(own if guard is None else guard)
     if op.kind != "add" or op.type.dtype != "fp16":
         return False
     guard = _constant_part(function, op)
