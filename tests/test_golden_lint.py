@@ -14,7 +14,7 @@ from topo_text import table
 import topoc.dsl.resolve
 from topoc.dsl.cli import main
 from topoc.dsl.lint.kinds import KINDS
-from topoc.dsl.lint.rules import CODES
+from topoc.dsl.lint.rules import TOPOLOGY
 from topoc.dsl.load import Loader
 from topoc.dsl.resolve import Given
 
@@ -85,7 +85,7 @@ def shown(case):
 UNSHOWN = {"model.contradicts-checkpoint": "it takes weights of another model"}
 
 
-@pytest.mark.parametrize("code", sorted({*KINDS, *CODES}))
+@pytest.mark.parametrize("code", sorted({*KINDS, *TOPOLOGY}))
 def test_every_kind_of_error_has_a_file_that_shows_it(code):
     found = [case for case in CASES if code in [known for known, _ in shown(case)]]
     assert bool(found) != (code in UNSHOWN)

@@ -73,7 +73,7 @@ def _is_bundle(file: str) -> bool:
 
 
 def _bundle(folder: str) -> Iterator[Diagnostic]:
-    """What is wrong with a bundle, and as notes what its own topology is told.
+    """What is wrong with a bundle, and as notes what its own topology is warned of.
 
     The bundle stands, whatever was found in the text that it was compiled from.
     """
@@ -81,7 +81,8 @@ def _bundle(folder: str) -> Iterator[Diagnostic]:
     yield from findings
     if text is not None:
         for one in _topologies(Loader(Given({}, None, None)), text):
-            yield evolve(one, severity=Severity.NOTE)
+            if one.severity > Severity.NOTE:
+                yield evolve(one, severity=Severity.NOTE)
 
 
 def _status(findings: list[Diagnostic], unread: list[Diagnostic], fail_on: Severity) -> int:

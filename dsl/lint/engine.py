@@ -80,7 +80,7 @@ def examine(subjects: Subjects, options: Options = ALL) -> Report:
         kept = [one.diagnostic for one in found if not _allowed(topology, one)]
         kept += _allowance_findings(topology, found, ran)
     findings = tuple(sorted(kept, key=lambda one: one.severity, reverse=True))
-    return Report(findings=findings, ran=ran, missed=tuple(_missed(subjects, options, ran)))
+    return Report(findings=findings, ran=ran, missed=tuple(_missed(options, ran)))
 
 
 @frozen(eq=False, repr=False)
@@ -109,7 +109,7 @@ def _on_package(code: str, package: Mil) -> Iterator[Finding]:
         yield from kind().on_mil(package)
 
 
-def _missed(subjects: Subjects, options: Options, ran: frozenset[str]) -> Iterator[tuple[str, str]]:
+def _missed(options: Options, ran: frozenset[str]) -> Iterator[tuple[str, str]]:
     """The rules that were wanted and did not run, and the subject that was not there."""
     for code in CODES:
         if code not in ran and options.wants(code):

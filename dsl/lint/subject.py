@@ -5,7 +5,18 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
-from topoc.dsl.model import Block, Chunk, Function, Layer, Store, Target, Topology
+from topoc.dsl.model import (
+    Block,
+    Chunk,
+    Function,
+    Head,
+    Layer,
+    Part,
+    Recipe,
+    Store,
+    Target,
+    Topology,
+)
 from topoc.dsl.plain import Plain
 from topoc.dsl.source import Span
 from topoc.dsl.targets.profile import Profile
@@ -15,6 +26,7 @@ if TYPE_CHECKING:
     from topoc.dsl.lint.mil import Package
 
 _NEURAL_ENGINE = ("ane", "all")
+_PARTS = ("embed", "ple", "head")  # roles outside layers that are parts of chunks
 
 
 @frozen(eq=False, repr=False)
@@ -76,6 +88,26 @@ class Subject(Plain):
             for chunk in chunk_list.chunks:
                 if self.on_neural_engine(chunk, chunk_list.functions):
                     yield chunk, chunk_list.functions
+
+    def heads(self) -> Iterator[tuple[Chunk, Part, Head]]:
+        """The heads of chunks that may run on the Neural Engine."""
+        for chunk, _ in self.placed():
+            for part in chunk.parts:
+                if part.head is not None:
+                    yield chunk, part, part.head
+
+    def recipes(self) -> Iterator[Recipe]:
+        """The recipes of what runs in chunks that may run on the Neural Engine."""
+        chunks = [chunk for chunk, _ in self.placed()]
+        layers = {at for chunk in chunks for at in chunk.layers}
+        for recipe in self.topology.recipes:
+            if recipe.layer is None:
+                part = recipe.role if recipe.role in _PARTS else None
+                runs = any(part is None or chunk.has(part) for chunk in chunks)
+            else:
+                runs = recipe.layer in layers
+            if runs:
+                yield recipe
 
     def on_neural_engine(self, chunk: Chunk, functions: tuple[Function, ...]) -> bool:
         """Whether some function of a chunk may run on the Neural Engine."""

@@ -67,9 +67,6 @@ _PHONE = {
         source="CoreML-LLM Sources/CoreMLLLM/Qwen3VL2BGenerator.swift:273-283",
         date="2026-04-26",
     ),
-    "bits of a palette": Limit(
-        note=4, source="CoreML-LLM docs/EXPERIMENTS.md:89-103", date="2026-04-13"
-    ),
 }
 
 # What only phones refused is no fault on a Mac: 35 layers ran there at 30.8 tok/s.

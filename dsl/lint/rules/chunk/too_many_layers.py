@@ -24,18 +24,36 @@ class TooManyLayers(Rule):
             "CoreML-LLM docs/CHUNK_CONSOLIDATION_BENCH.md:188-195",
             "2026-04-17",
             Trust.MEASURED,
+            toolchain="coremltools 9.0, iOS 26",
+            device="iPhone 17 Pro",
+            figure="about 1.1 GB with palettes of 4 bits",
         ),
         Evidence(
-            "a chunk of 20 layers compiled and ran on an iPhone 17 Pro",
+            "the same 35 layers with states run on a Mac and crash a phone's compiler",
+            "CoreML-LLM docs/SESSION_2026_04_26_STAGE3_PREFILL_BN.md:25-35",
+            "2026-04-26",
+            Trust.MEASURED,
+            toolchain="coremltools 9.0",
+            device="Mac Studio; iPhone 17 Pro",
+            figure="30.8 tok/s on the Mac",
+        ),
+        Evidence(
+            "a chunk of 20 layers compiles and runs on a phone",
             "CoreML-LLM docs/CHUNK_CONSOLIDATION_BENCH.md:197-215",
             "2026-04-17",
             Trust.MEASURED,
+            toolchain="coremltools 9.0, iOS 26",
+            device="iPhone 17 Pro",
+            figure="30.9 ms a step",
         ),
         Evidence(
-            "a chunk of 21 layers of width 2560 ran at 15.7 tok/s",
+            "a chunk of 21 layers of width 2560 runs on a phone",
             "CoreML-LLM docs/E4B_MULTIMODAL_BUILD.md:13-37",
             "2026-05-06",
             Trust.MEASURED,
+            toolchain="coremltools 9.0, iOS 26",
+            device="iPhone 17 Pro",
+            figure="15.7 tok/s",
         ),
         Evidence(
             "planning hangs above 15 layers on an older system",
@@ -43,6 +61,11 @@ class TooManyLayers(Rule):
             "2026-04",
             Trust.REPORTED,
         ),
+    )
+    remedy = "Cut the chunk in two; each keeps 20 layers or fewer."
+    error_texts = (
+        "ANE model load has failed for on-device compiled macho. Must re-compile the E5 bundle.",
+        "No space left on device",
     )
     bad = """
 topology one_big_chunk {
