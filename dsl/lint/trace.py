@@ -85,10 +85,10 @@ def scalar(function: Function, operand: Operand | None) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def other(op: Op, operand: str) -> Operand | None:
-    """The other one of two operands `x` and `y`."""
+def other(function: Function, op: Op, name: str) -> Operand | None:
+    """The operand of `x` and `y` that is no view of a value."""
     x, y = op.operand("x"), op.operand("y")
-    return y if x == operand else x
+    return y if name in {x, origin(function, x), origin(function, x, CASTS)} else x
 
 
 def axis_size(function: Function, op: Op, default: int = -1) -> int:

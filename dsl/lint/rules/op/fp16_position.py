@@ -79,7 +79,7 @@ def _by_frequencies(function: Function, cast: Op, product: Op) -> bool:
     """
     if product.kind not in PRODUCTS:
         return False
-    factor = other(product, cast.result)
+    factor = other(function, product, cast.result)
     listed = function.is_constant(factor) and function.type_of(factor).elements > 1
     after = readers(function, product.result, CASTS)
     return listed or any(one.kind in WAVES for one in after)

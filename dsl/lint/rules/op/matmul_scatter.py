@@ -87,7 +87,7 @@ def _adds_a_cache(function: Function, product: Op, add: Op) -> bool:
     """Whether the result is added to something of its own shape that no weight made."""
     if add.kind != "add":
         return False
-    cache = other(add, product.result)
+    cache = other(function, add, product.result)
     same = function.type_of(cache).shape == product.type.shape
     return same and not descends(function, cache, _computes)
 
