@@ -1,6 +1,6 @@
 """A path to a topology: read, parse, extend, resolve, check."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from attrs import define, evolve, field, frozen
@@ -9,7 +9,7 @@ from topoc.dsl import ast
 from topoc.dsl.diagnostic import Diagnostic, Label, TopocError, error
 from topoc.dsl.format import flatten
 from topoc.dsl.library import Library, Parsed, find
-from topoc.dsl.lint.engine import lint
+from topoc.dsl.lint.engine import Report, Subjects, examine
 from topoc.dsl.model import Topology
 from topoc.dsl.plain import Plain
 from topoc.dsl.resolve import Given, Table, resolve
@@ -33,6 +33,15 @@ class Loaded(Plain):
 
     topology: Topology | None
     findings: tuple[Diagnostic, ...]
+    report: Report | None = None  # of the rules, where they could be asked
+
+
+Look = Callable[[Topology], Report]
+
+
+def look(topology: Topology) -> Report:
+    """Run the rules that a topology alone can answer."""
+    return examine(Subjects(topology=topology))
 
 
 @define(eq=False, repr=False)
@@ -41,6 +50,7 @@ class Loader:
 
     given: Given
     library: Library = field(factory=Library)
+    look: Look = look  # how the rules are run
 
     def one(self, path: str, name: str | None) -> Loaded:
         """One topology of a file: the named one, or the one that the file is about."""
@@ -63,13 +73,15 @@ class Loader:
         found: list[Diagnostic] = []
         links = chain(parsed, written, self.library, found)
         topology = None if links is None else resolve(links, self.given, found)
+        report = None
         if topology is not None:
-            found += lint(topology)
+            report = self.look(topology)
+            found += report.findings
             topology = evolve(topology, flat=flatten(topology, str(topology.layers.config)))
         if parsed.findings:
             found = [one for one in found if one.code not in _FOLLOWS]
             topology = None
-        return Loaded(topology, (*findings, *found))
+        return Loaded(topology, (*findings, *found), report)
 
 
 def load(

@@ -17,7 +17,7 @@ class TooManyFunctions(Rule):
     placement = True
     evidence = (
         Evidence(
-            "four variants of four chunks resident: a prefill of 348 tokens takes 2.2 times as long",
+            "four variants of four chunks resident: a prefill of 348 tokens takes twice as long",
             "CoreML-LLM docs/IPHONE_ANE_SPARSITY_FINDING.md:49-58",
             "2026-04-23",
             Trust.MEASURED,

@@ -18,7 +18,7 @@ class Activations(Rule):
     placement = True
     evidence = (
         Evidence(
-            "a chunk with quantised activations does not compile on a phone, and gains 0 % on a Mac",
+            "a chunk with quantised activations fails to compile on a phone and gains 0 % on a Mac",
             "CoreML-LLM docs/EXPERIMENTS.md:82-87",
             "2026-04-13",
             Trust.MEASURED,

@@ -23,7 +23,7 @@ class UnlikePair(Rule):
     placement = True
     evidence = (
         Evidence(
-            "a KV state of rank 4 beside a convolution state of rank 3 compiles and does not predict",
+            "a KV state of rank 4 beside a convolution state of rank 3 compiles, and then fails",
             "CoreML-LLM docs/LFM2_CONVERSION_FINDINGS.md:61-90",
             "2026-04-28",
             Trust.CONTESTED,
