@@ -11,6 +11,7 @@ from topoc.dsl.format import flatten
 from topoc.dsl.library import Library, Parsed, find
 from topoc.dsl.lint.engine import Report, Subjects, examine
 from topoc.dsl.model import Topology
+from topoc.dsl.neighbours import given_up
 from topoc.dsl.plain import Plain
 from topoc.dsl.resolve import Given, Table, resolve
 from topoc.dsl.resolve.chain import chain
@@ -36,12 +37,7 @@ class Loaded(Plain):
     report: Report | None = None  # of the rules, where they could be asked
 
 
-Look = Callable[[Topology], Report]
-
-
-def look(topology: Topology) -> Report:
-    """Run the rules that a topology alone can answer."""
-    return examine(Subjects(topology=topology))
+Look = Callable[[Subjects], Report]
 
 
 @define(eq=False, repr=False)
@@ -50,7 +46,7 @@ class Loader:
 
     given: Given
     library: Library = field(factory=Library)
-    look: Look = look  # how the rules are run
+    look: Look = examine  # how the rules are run
 
     def one(self, path: str, name: str | None) -> Loaded:
         """One topology of a file: the named one, or the one that the file is about."""
@@ -75,13 +71,20 @@ class Loader:
         topology = None if links is None else resolve(links, self.given, found)
         report = None
         if topology is not None:
-            report = self.look(topology)
+            flat = flatten(topology, str(topology.layers.config))
+            report = self.look(self._subjects(topology, flat))
             found += report.findings
-            topology = evolve(topology, flat=flatten(topology, str(topology.layers.config)))
+            topology = evolve(topology, flat=flat)
         if parsed.findings:
             found = [one for one in found if one.code not in _FOLLOWS]
             topology = None
         return Loaded(topology, (*findings, *found), report)
+
+    def _subjects(self, topology: Topology, flat: str) -> Subjects:
+        def near() -> Iterator[Topology]:
+            return given_up(topology, flat, self.library, self.given)
+
+        return Subjects(topology=topology, given_up=near)
 
 
 def load(

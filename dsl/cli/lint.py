@@ -35,6 +35,9 @@ class Asked:
     mil: bool
     ops: bool
     plan: Path | None
+    ranges: bool
+    prompt: str | None
+    prompt_ids: str | None
     define: tuple[tuple[str, float], ...]
     model: Path | None
 
@@ -72,6 +75,9 @@ class Asked:
     metavar="PLAN.json",
     help="Compare the operations with a compute plan from a device.",
 )
+@click.option("--ranges", is_flag=True, help="Interpret bundles, and tell what leaves fp16.")
+@click.option("--prompt", help="The prompt of --ranges; by default a sentence behind BOS.")
+@click.option("--prompt-ids", help="The prompt of --ranges as token ids: 2,651,9.")
 @options.define
 @options.model
 def command(**given: Any) -> None:  # as `Asked` names and types them
@@ -109,11 +115,11 @@ class _Run:
     def _look(self) -> Look:
         asked = self.asked.options
 
-        def texts(topology: Topology) -> Report:
-            return examine(Subjects(topology=topology), asked)
+        def texts(subjects: Subjects) -> Report:
+            return examine(subjects, asked)
 
-        def programs(topology: Topology) -> Report:
-            return _with_programs(topology, texts(topology), asked)
+        def programs(subjects: Subjects) -> Report:
+            return _with_programs(subjects, texts(subjects), asked)
 
         return programs if self.asked.mil else texts
 
@@ -146,6 +152,11 @@ class _Run:
             for one in self._texts(loader, text):
                 if one.severity > Severity.NOTE:
                     yield evolve(one, severity=Severity.NOTE)
+        report = _compiler().packages_of_bundle(folder, self.asked.options)
+        self.reports.append(report)
+        yield from report.findings
+        if self.asked.ranges:
+            yield from _compiler().of_ranges(folder, self.asked.prompt, self.asked.prompt_ids)
 
     def _tell(self) -> None:
         view.report((*self.unread, *self.findings), self.asked.style)
@@ -168,15 +179,15 @@ class _Run:
         return view.FINDINGS if failing else view.CLEAN
 
 
-def _with_programs(topology: Topology, texts: Report, asked: Options) -> Report:
+def _with_programs(subjects: Subjects, texts: Report, asked: Options) -> Report:
     """The report on a topology and its programs, or why they can't be built."""
     if any(one.severity is Severity.ERROR for one in texts.findings):
         return closing.lacking(texts, "mil", "programs, and the text has errors")
     try:
-        found: Report = _compiler().of_programs(topology, asked)
+        found: Report = _compiler().of_programs(subjects.topology, asked)
     except TopocError as failure:
         return closing.lacking(texts, "mil", f"programs, and {failure.findings[0].message}")
-    return found
+    return evolve(found, findings=tuple(dict.fromkeys((*texts.findings, *found.findings))))
 
 
 def _compiler() -> Any:  # a module that the language knows by name only

@@ -9,7 +9,7 @@ from topoc.dsl.lint.checkpoint import Checkpoint
 from topoc.dsl.lint.kinds import KINDS
 from topoc.dsl.lint.rule import Finding
 from topoc.dsl.lint.rules import CHECKPOINT, CODES, MIL, TOPOLOGY, rule
-from topoc.dsl.lint.subject import Mil, Subject
+from topoc.dsl.lint.subject import GivenUp, Mil, Subject, nothing
 from topoc.dsl.measure import all_chunks
 from topoc.dsl.model import Allowance, Target, Topology
 from topoc.dsl.plain import Plain
@@ -38,6 +38,7 @@ class Subjects(Plain):
     """All that one run looks at; what is missing takes its rules out of the run."""
 
     topology: Topology | None = None
+    given_up: GivenUp = nothing  # topologies near by that were given up
     packages: tuple[Mil, ...] = ()
     checkpoint: Checkpoint | None = None
 
@@ -93,7 +94,7 @@ class _Run(Plain):
 
 def _runs(subjects: Subjects) -> Iterator[_Run]:
     if subjects.topology is not None:
-        subject = Subject(subjects.topology)
+        subject = Subject(subjects.topology, subjects.given_up)
         yield from (_Run(code, rule(code)().on_topology(subject)) for code in TOPOLOGY)
     for package in subjects.packages:
         yield from (_Run(code, _on_package(code, package)) for code in MIL)

@@ -22,9 +22,9 @@ def pages() -> dict[str, str]:
 
 def _index(rules: list[type[Rule]]) -> Iterator[str]:
     yield f"{_HEAD}\n\n# Rules\n"
-    yield "`topoc lint` runs the rules on topologies; with `--mil`, and on an `.mlpackage`, those on"
-    yield "programs; `topoc compile` those on checkpoints. A severity is that of the gravest finding."
-    yield "What is not about coherence may be allowed with a reason.\n"
+    yield "`topoc lint` runs the rules on topologies; with `--mil`, and on an `.mlpackage`, also"
+    yield "those on programs; `topoc compile` runs those on checkpoints. A severity is that of the"
+    yield "gravest finding. What is not about coherence may be allowed with a reason.\n"
     yield "| rule | severity | looks at | in a sentence |"
     yield "| --- | --- | --- | --- |"
     for rule in rules:

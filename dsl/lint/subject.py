@@ -1,6 +1,6 @@
 """What rules look at: a resolved topology or a package, and questions that several rules ask."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from attrs import field, frozen
@@ -42,11 +42,20 @@ class ChunkList(Plain):
         return next(found, None)
 
 
+GivenUp = Callable[[], Iterable[Topology]]
+
+
+def nothing() -> tuple[Topology, ...]:
+    """No topologies that were given up."""
+    return ()
+
+
 @frozen(eq=False, repr=False)
 class Subject(Plain):
-    """A topology under lint."""
+    """A topology under lint, and how to come by those near by that were given up."""
 
     topology: Topology
+    given_up: GivenUp = nothing
 
     @property
     def profile(self) -> Profile:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from topoc.lowering.manifest import Allowed, Manifest
 
 VERDICTS = frozenset({"shelved", "rejected", "abandoned"})
+REVIVED = "ledger.revived-verdict"
 
 
 @frozen(kw_only=True)
@@ -105,8 +106,8 @@ def _checked(asked: Asked) -> Topology:
     topology, findings = load(
         asked.file, name=asked.name, define=dict(asked.define), model=asked.model
     )
-    allow = asked.allow
-    kept = tuple(one for one in findings if not (one.code in allow and is_allowable(one.code)))
+    accepted = {*asked.allow, *((REVIVED,) if asked.revisit else ())}
+    kept = tuple(one for one in findings if not (one.code in accepted and is_allowable(one.code)))
     stopping = [one for one in kept if one.severity is Severity.ERROR]
     if topology is not None and not stopping:
         stopping += _verdict(topology, asked.revisit)
@@ -123,7 +124,7 @@ def _verdict(topology: Topology, revisit: str | None) -> list[Diagnostic]:
     words = f"`{topology.name}` was {topology.status}, and nothing says what is new"
     at = topology.span or Place(topology.name)
     way = 'say it with --revisit "new evidence", which goes into the manifest'
-    return [error("ledger.revived-verdict", words, at, help=way)]
+    return [error(REVIVED, words, at, help=way)]
 
 
 def _narrowed(topology: Topology, asked: Asked) -> Topology:
