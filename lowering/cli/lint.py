@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
-from topoc.dsl.diagnostic import Diagnostic, TopocError
+from topoc.dsl.diagnostic import Diagnostic, Severity, TopocError
+from topoc.dsl.lint.checkpoint import Checkpoint, Stream
 from topoc.dsl.lint.engine import Options, Report, Subjects
 from topoc.dsl.lint.engine import examine as run
 from topoc.dsl.lint.subject import Mil
@@ -14,6 +15,7 @@ from topoc.dsl.model import Target, Topology
 from topoc.dsl.source import Span
 
 if TYPE_CHECKING:
+    from topoc.lowering.bundle.bundle import Bundle
     from topoc.lowering.lint.programs import Emitted
 
 TEXT = "topology.topo"
@@ -29,6 +31,77 @@ def of_bundle(path: str) -> tuple[tuple[Diagnostic, ...], str | None]:
     if bundle is None or not text.is_file() or any(one.code in ASTRAY for one in findings):
         return findings, None
     return findings, str(text)
+
+
+def _streams(bundle: "Bundle") -> Checkpoint:
+    """The residual stream as the compile measured it, on a prompt that began with BOS."""
+    said = bundle.manifest
+    pairs = zip(said.residual_peaks, said.residual_scales, strict=False)
+    streams = (Stream(layer=at, peak=p, scale=s) for at, (p, s) in enumerate(pairs))
+    fp16 = any(one.dtype == "fp16" for one in said.buffers)
+    return Checkpoint(path=str(bundle.path), streams=tuple(streams) if fp16 else ())
+
+
+def packages_of_bundle(path: str, options: Options) -> Report:
+    """What the rules say of a bundle's packages and of the residual stream that was measured.
+
+    The bundle stands: notes are left out, and what was allowed in the text or on the command line.
+    """
+    from topoc.lowering.bundle.reader import examine
+    from topoc.lowering.lint.files import read_package
+
+    bundle, faults = examine(Path(path), check=False)
+    if bundle is None or faults:
+        return Report()
+    allowed = {one.code for one in bundle.manifest.allowed}
+    units: dict[str, list[str]] = {}
+    for function in bundle.manifest.functions:
+        for step in function.steps:
+            units.setdefault(step.package, []).append(step.unit)
+    subjects = tuple(
+        Mil(read_package(bundle.path / name), options.target or Target(unit=_meant(found)))
+        for name, found in units.items()
+    )
+    report = run(Subjects(packages=subjects, checkpoint=_streams(bundle)), options)
+    kept = (one for one in report.findings if one.code not in allowed)
+    return evolve(report, findings=tuple(one for one in kept if one.severity > Severity.NOTE))
+
+
+def _meant(units: list[str]) -> str:
+    """The Neural Engine, if some function may run there."""
+    return next((one for one in units if one in {"ane", "all"}), units[0])
+
+
+def of_ranges(path: str, prompt: str | None, ids: str | None) -> tuple[Diagnostic, ...]:
+    """What the values of a bundle do on a prompt, by default the one that compiles measure with.
+
+    It interprets the packages with their weights: some seconds for each hundred million of them.
+    """
+    import torch
+
+    from topoc.dsl.load import load
+    from topoc.lowering.bundle.reader import open_bundle
+    from topoc.lowering.cli.run import prompt_of
+    from topoc.lowering.engine.session import tokenizer_of
+    from topoc.lowering.lint.ranges import findings, measured
+
+    torch.set_num_threads(1)  # a second thread spins on a busy machine
+    bundle = open_bundle(Path(path))
+    if prompt is None and ids is None:
+        tokens = _calibration(bundle)
+    else:
+        tokens = prompt_of(prompt, ids, chat=False).tokens(bundle, tokenizer_of(bundle))
+    text = bundle.path / TEXT
+    topology = load(text)[0] if text.is_file() else None
+    return tuple(findings(measured(bundle, tokens), tokens, topology))
+
+
+def _calibration(bundle: "Bundle") -> list[int]:
+    from topoc.lowering.architecture import read
+    from topoc.lowering.calibration import calibration_tokens
+
+    tokenizer = bundle.path if bundle.manifest.tokenizer else None
+    return calibration_tokens(read(bundle.path / "config.json"), tokenizer)
 
 
 def of_package(path: str, options: Options) -> Report:
