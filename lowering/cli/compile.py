@@ -9,7 +9,7 @@ from attrs import evolve, frozen
 
 from topoc.dsl.cli import options, view
 from topoc.dsl.diagnostic import Diagnostic, Place, Severity, TopocError, error
-from topoc.dsl.lint.engine import is_allowable
+from topoc.dsl.lint.engine import Options, is_allowable, lint
 from topoc.dsl.load import load
 from topoc.dsl.model import Topology
 from topoc.lowering.cli.size import size
@@ -77,6 +77,7 @@ def command(file: str, **options: Any) -> None:  # as `Asked` names and types th
 
     asked = Asked(file=file, **options)
     topology = _narrowed(_checked(asked), asked)
+    _check_programs(topology, asked)
     directory = asked.output or Path(topology.name)
     _tell(compile_bundle(_request(topology, asked), directory, Lines()), directory)
 
@@ -106,8 +107,7 @@ def _checked(asked: Asked) -> Topology:
     topology, findings = load(
         asked.file, name=asked.name, define=dict(asked.define), model=asked.model
     )
-    accepted = {*asked.allow, *((REVIVED,) if asked.revisit else ())}
-    kept = tuple(one for one in findings if not (one.code in accepted and is_allowable(one.code)))
+    kept = _kept(findings, asked)
     stopping = [one for one in kept if one.severity is Severity.ERROR]
     if topology is not None and not stopping:
         stopping += _verdict(topology, asked.revisit)
@@ -116,6 +116,25 @@ def _checked(asked: Asked) -> Topology:
         raise SystemExit(view.FINDINGS)
     view.problems(kept)
     return topology
+
+
+def _kept(findings: tuple[Diagnostic, ...], asked: Asked) -> tuple[Diagnostic, ...]:
+    """The findings that the command line does not accept."""
+    accepted = {*asked.allow, *((REVIVED,) if asked.revisit else ())}
+    return tuple(one for one in findings if not (one.code in accepted and is_allowable(one.code)))
+
+
+def _check_programs(topology: Topology, asked: Asked) -> None:
+    """Stop at what rules find in the programs; notes on them are for `topoc lint --mil`."""
+    from topoc.lowering.cli.lint import of_programs
+
+    told = lint(topology)
+    found = of_programs(topology, Options()).findings
+    fresh = tuple(one for one in found if one not in told and one.severity > Severity.NOTE)
+    kept = _kept(fresh, asked)
+    view.problems(kept)
+    if any(one.severity is Severity.ERROR for one in kept):
+        raise SystemExit(view.FINDINGS)
 
 
 def _verdict(topology: Topology, revisit: str | None) -> list[Diagnostic]:
