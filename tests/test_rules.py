@@ -1,6 +1,8 @@
 """What every lint rule owes its readers, asked of all rules alike."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -122,3 +124,16 @@ def test_a_rule_outside_the_folder_has_no_code():
         """A rule of a test."""
 
     assert not hasattr(Stray, "code")
+
+
+def test_rules_on_a_text_load_no_views_of_programs():
+    """`topoc lint x.topo` pays at its start for what it uses."""
+    code = (
+        "import sys\n"
+        "from topoc.dsl.lint.rules import TOPOLOGY, rule\n"
+        "for one in TOPOLOGY: rule(one)\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    views = {f"topoc.dsl.lint.{one}" for one in ("at_ops", "mil", "trace", "weights")}
+    assert not views & set(done.stdout.split())

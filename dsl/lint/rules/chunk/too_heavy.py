@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from topoc.dsl.diagnostic import Place, Severity
 from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Mil, Subject
-from topoc.dsl.lint.weights import expanded_bytes
 from topoc.dsl.measure import fp16_bytes
 
 
@@ -98,6 +97,8 @@ main(x: fp16[1,640]) {
             yield self.flag(span, message, words, chunk=chunk.name, severity=severity, help=help_)
 
     def _check_mil(self, subject: Mil) -> Iterator[Finding]:
+        from topoc.dsl.lint.weights import expanded_bytes
+
         size = expanded_bytes(subject.package)
         severity = subject.profile.limit("fp16 per chunk").rank(size)
         if severity is not None:

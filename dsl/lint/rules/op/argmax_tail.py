@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from topoc.dsl.diagnostic import Severity
-from topoc.dsl.lint.at_ops import at_ops
 from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Mil, Subject
 
@@ -79,6 +78,8 @@ main(logits: fp16[1,262144]) {
                 yield self.flag(span, message, words, chunk=chunk.name, help=help_)
 
     def _check_mil(self, subject: Mil) -> Iterator[Finding]:
+        from topoc.dsl.lint.at_ops import at_ops
+
         for function in subject.package.functions:
             ops = list(function.of("reduce_argmax"))
             if ops:

@@ -1,13 +1,14 @@
 """A look-up of embeddings inside a chunk for the Neural Engine."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from topoc.dsl.diagnostic import Severity
-from topoc.dsl.lint.at_ops import at_ops
-from topoc.dsl.lint.mil import Function, Op
 from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Mil, Subject
-from topoc.dsl.lint.trace import is_angle_lookup, is_lookup
+
+if TYPE_CHECKING:
+    from topoc.dsl.lint.mil import Function, Op
 
 
 class EmbeddingGather(Rule):
@@ -83,6 +84,8 @@ main(row: fp16[1,64]) {
                     yield self.flag(span, message, words, chunk=chunk.name, help=help_)
 
     def _check_mil(self, subject: Mil) -> Iterator[Finding]:
+        from topoc.dsl.lint.at_ops import at_ops
+
         for function in subject.package.functions:
             ops = [one for one in function.of("gather") if _is_embedding(function, one)]
             if ops:
@@ -92,6 +95,8 @@ main(row: fp16[1,64]) {
                 yield at_ops(self, subject, function, ops, message, help=way)
 
 
-def _is_embedding(function: Function, gather: Op) -> bool:
+def _is_embedding(function: "Function", gather: "Op") -> bool:
     """A look-up of rows that are not angles."""
+    from topoc.dsl.lint.trace import is_angle_lookup, is_lookup
+
     return is_lookup(function, gather) and not is_angle_lookup(function, gather)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from topoc.dsl.lint.at_ops import at_ops
 from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Mil, Subject
 
@@ -89,6 +88,8 @@ main(x: fp16[1,64]) {
                 yield self.flag(recipe.span or subject.whole, message, words, help=help_)
 
     def _check_mil(self, subject: Mil) -> Iterator[Finding]:
+        from topoc.dsl.lint.at_ops import at_ops
+
         for function in subject.package.functions:
             ops = [
                 one

@@ -1,13 +1,14 @@
 """Palettes whose entries have eight bits."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from topoc.dsl.lint.at_ops import at_ops
 from topoc.dsl.lint.gather import by_recipe
-from topoc.dsl.lint.mil import Function, Op
 from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Mil, Subject
-from topoc.dsl.lint.weights import PALETTE, SPARSE_PALETTE
+
+if TYPE_CHECKING:
+    from topoc.dsl.lint.mil import Function, Op
 
 
 class Int8Lut(Rule):
@@ -78,6 +79,9 @@ main(x: fp16[1,128]) {
             yield self.flag(span, message, words, help="leave out `lut = int8`")
 
     def _check_mil(self, subject: Mil) -> Iterator[Finding]:
+        from topoc.dsl.lint.at_ops import at_ops
+        from topoc.dsl.lint.weights import PALETTE, SPARSE_PALETTE
+
         for function in subject.package.functions:
             ops = [one for one in function.of(PALETTE, SPARSE_PALETTE) if _is_small(function, one)]
             if ops:
@@ -86,7 +90,7 @@ main(x: fp16[1,128]) {
                 yield at_ops(self, subject, function, ops, message, help=way)
 
 
-def _is_small(function: Function, op: Op) -> bool:
+def _is_small(function: "Function", op: "Op") -> bool:
     """Entries of eight bits, or entries that another op scales up from eight."""
     lut = op.operand("lut")
     maker = function.maker(lut)

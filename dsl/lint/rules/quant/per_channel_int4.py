@@ -1,15 +1,16 @@
 """Four bits with one scale a channel."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from topoc.dsl.diagnostic import Severity
-from topoc.dsl.lint.at_ops import at_ops
 from topoc.dsl.lint.gather import by_recipe
-from topoc.dsl.lint.mil import Function, Op
 from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Mil, Subject
 from topoc.dsl.lint.tensors import inputs
-from topoc.dsl.lint.weights import SCALED, scale_groups, split_axes
+
+if TYPE_CHECKING:
+    from topoc.dsl.lint.mil import Function, Op
 
 
 class PerChannelInt4(Rule):
@@ -82,6 +83,9 @@ main(x: fp16[1,128]) {
             yield self.flag(span, message, words, help=help_)
 
     def _check_mil(self, subject: Mil) -> Iterator[Finding]:
+        from topoc.dsl.lint.at_ops import at_ops
+        from topoc.dsl.lint.weights import SCALED
+
         for function in subject.package.functions:
             ops = [one for one in function.of(SCALED) if _is_coarse(function, one)]
             if ops:
@@ -90,7 +94,9 @@ main(x: fp16[1,128]) {
                 yield at_ops(self, subject, function, ops, message, help=way)
 
 
-def _is_coarse(function: Function, op: Op) -> bool:
+def _is_coarse(function: "Function", op: "Op") -> bool:
     """Four bits, and scales along one axis at most."""
+    from topoc.dsl.lint.weights import scale_groups, split_axes
+
     four = function.type_of(op.operand("data")).bits == 4
     return four and split_axes(scale_groups(function, op)) <= 1

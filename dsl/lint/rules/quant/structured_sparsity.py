@@ -3,11 +3,9 @@
 from collections.abc import Iterator
 
 from topoc.dsl.diagnostic import Severity
-from topoc.dsl.lint.at_ops import at_ops
 from topoc.dsl.lint.gather import by_recipe
 from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Mil, Subject
-from topoc.dsl.lint.weights import SPARSE, SPARSE_PALETTE, SPARSE_SCALED
 
 
 class StructuredSparsity(Rule):
@@ -82,6 +80,9 @@ main(x: fp16[1,128]) {
             yield self.flag(span, message, words, help="leave out `prune`")
 
     def _check_mil(self, subject: Mil) -> Iterator[Finding]:
+        from topoc.dsl.lint.at_ops import at_ops
+        from topoc.dsl.lint.weights import SPARSE, SPARSE_PALETTE, SPARSE_SCALED
+
         for function in subject.package.functions:
             joint = list(function.of(SPARSE_PALETTE, SPARSE_SCALED))
             alone = [] if joint else list(function.of(SPARSE))

@@ -1,14 +1,15 @@
 """A state that is rolled by concatenation."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from topoc.dsl.lint.at_ops import at_ops
-from topoc.dsl.lint.mil import Function, Op
 from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Mil, Subject
-from topoc.dsl.lint.trace import CASTS, READS, WRITES, origin, written
 from topoc.dsl.model import Write
 from topoc.dsl.resolve.selector import listed
+
+if TYPE_CHECKING:
+    from topoc.dsl.lint.mil import Function, Op
 
 
 class ConcatWrite(Rule):
@@ -94,6 +95,9 @@ main(row: fp16[1,1,1,64], at: int32[4], kv: state fp16[1,1,512,64]) {
                 yield self.flag(span, message, "error -14", chunk=chunk.name, help=help_)
 
     def _check_mil(self, subject: Mil) -> Iterator[Finding]:
+        from topoc.dsl.lint.at_ops import at_ops
+        from topoc.dsl.lint.trace import WRITES, written
+
         for function in subject.package.functions:
             ops = [one for one in function.of(*WRITES) if _is_joined(function, one)]
             if ops:
@@ -102,8 +106,10 @@ main(row: fp16[1,1,1,64], at: int32[4], kv: state fp16[1,1,512,64]) {
                 yield at_ops(self, subject, function, ops, message, help=way)
 
 
-def _is_joined(function: Function, write: Op) -> bool:
+def _is_joined(function: "Function", write: "Op") -> bool:
     """Whether the new value joins a part of the old one with something else."""
+    from topoc.dsl.lint.trace import CASTS, READS, origin, written
+
     state, value = written(write)
     maker = function.maker(origin(function, value, CASTS))
     if maker is None or maker.kind != "concat":

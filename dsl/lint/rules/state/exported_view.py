@@ -1,15 +1,16 @@
 """A part of a state that leaves its chunk."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from topoc.dsl.diagnostic import Severity
-from topoc.dsl.lint.at_ops import at_function
-from topoc.dsl.lint.mil import Function, Operand, Value
 from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Mil, Subject
-from topoc.dsl.lint.trace import READS, WRITES, origin, written
 from topoc.dsl.model import Block
 from topoc.dsl.resolve.selector import listed
+
+if TYPE_CHECKING:
+    from topoc.dsl.lint.mil import Function, Operand, Value
 
 
 class ExportedView(Rule):
@@ -119,6 +120,9 @@ main(row: fp16[1,2,1,64], at: int32[4], kv: state fp16[1,2,512,64]) {
         )
 
     def _check_mil(self, subject: Mil) -> Iterator[Finding]:
+        from topoc.dsl.lint.at_ops import at_function
+        from topoc.dsl.lint.trace import origin
+
         for function in subject.package.functions:
             held = _held(function)
             given = [name for name in function.outputs if origin(function, name) in held]
@@ -134,8 +138,11 @@ main(row: fp16[1,2,1,64], at: int32[4], kv: state fp16[1,2,512,64]) {
                 )
 
 
-def _held(function: Function) -> dict[Operand | None, Value]:
+def _held(function: "Function") -> "dict[Operand | None, Value]":
     """The values that are what a state holds, read from it or written to it, and the state."""
+    from topoc.dsl.lint.mil import Operand
+    from topoc.dsl.lint.trace import READS, WRITES, origin, written
+
     held: list[tuple[Operand, Operand | None]] = [
         (one.result, one.operand("input")) for one in function.of(*READS)
     ]
@@ -146,6 +153,6 @@ def _held(function: Function) -> dict[Operand | None, Value]:
     return {value: states[name] for value, name in held if isinstance(name, str) and name in states}
 
 
-def _heads(state: Value) -> int:
+def _heads(state: "Value") -> int:
     """The KV heads of a state of layers or batches, heads, slots and width."""
     return state.type.shape[1] if state.type.rank == 4 else 1

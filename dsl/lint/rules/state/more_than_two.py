@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from topoc.dsl.lint.at_ops import at_function
 from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Mil, Subject
 from topoc.dsl.measure import states
@@ -96,6 +95,8 @@ main(x: fp16[1,64], k: state fp16[1,1,512,64], v: state fp16[1,1,512,64]) {
                 yield self.flag(at, message, words, chunk=chunk.name, severity=severity, help=help_)
 
     def _check_mil(self, subject: Mil) -> Iterator[Finding]:
+        from topoc.dsl.lint.at_ops import at_function
+
         limit = subject.profile.limit("states per chunk")
         for function in subject.package.functions:
             count = len(function.states)

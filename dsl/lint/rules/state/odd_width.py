@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from topoc.dsl.diagnostic import Severity
-from topoc.dsl.lint.at_ops import at_function
 from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Mil, Subject
 from topoc.dsl.resolve.selector import listed
@@ -88,6 +87,8 @@ main(x: fp16[1,64], kv: state fp16[1,1,512,96]) {
                 yield self.flag(span, message, words, chunk=chunk.name, help=help_)
 
     def _check_mil(self, subject: Mil) -> Iterator[Finding]:
+        from topoc.dsl.lint.at_ops import at_function
+
         for function in subject.package.functions:
             for state in function.states:
                 width = state.type.shape[-1] if state.type.shape else MULTIPLE

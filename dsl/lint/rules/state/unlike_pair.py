@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from topoc.dsl.diagnostic import Severity
-from topoc.dsl.lint.at_ops import at_function
 from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Mil, Subject
 from topoc.dsl.measure import states
@@ -91,6 +90,8 @@ main(x: fp16[1,64], k: state fp16[2,1,512,64], v: state fp16[2,1,512,64]) {
                 yield self.flag(span, message, words, chunk=chunk.name, help=help_)
 
     def _check_mil(self, subject: Mil) -> Iterator[Finding]:
+        from topoc.dsl.lint.at_ops import at_function
+
         for function in subject.package.functions:
             shapes = [one.type.shape for one in function.states]
             if len(shapes) == 2 and shapes[0][1:] != shapes[1][1:]:

@@ -3,10 +3,8 @@
 from collections.abc import Iterator
 
 from topoc.dsl.diagnostic import Label
-from topoc.dsl.lint.at_ops import at_ops
 from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Mil, Subject
-from topoc.dsl.lint.trace import WRITES
 from topoc.dsl.model import Block, Chunk, Write
 from topoc.dsl.resolve.selector import listed
 
@@ -108,6 +106,9 @@ main(row: fp16[1,1,1,64], at: int32[4], kv: fp16[1,1,512,64]) {
         return self.flag(span, message, "kept here", chunk=chunk.name, help=advice, related=related)
 
     def _check_mil(self, subject: Mil) -> Iterator[Finding]:
+        from topoc.dsl.lint.at_ops import at_ops
+        from topoc.dsl.lint.trace import WRITES
+
         for function in subject.package.functions:
             ops = list(function.of(*WRITES))
             if ops:
