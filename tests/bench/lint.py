@@ -4,7 +4,7 @@
 
 Two things are timed as users call them, each in a process of its own:
 
-- `topoc lint --mil TOPOLOGY`, against importing coremltools' builder, which building programs takes;
+- `topoc lint --mil TOPOLOGY`, against importing the builder of coremltools, which it needs;
 - `topoc lint` of a package of N ops that another tool made, against coremltools' `load_spec` of it.
 
 Medians and ratios are printed. Above 12 s for the programs or 3 s for the package the exit status
