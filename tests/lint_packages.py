@@ -141,7 +141,7 @@ class Builder:
     def decoders(self):
         ct = self.ct
         model = self.traced("decoder_ios18")
-        self.traced("decoder_ios16", opset="iOS16")
+        older = self.traced("decoder_ios16", opset="iOS16")
         self.traced("decoder_fp32", compute_precision=ct.precision.FLOAT32, gives=np.float32)
         length = ct.RangeDim(1, 8, default=4)
         self.traced(
@@ -155,6 +155,9 @@ class Builder:
         palette = {"mode": "uniform", "nbits": 4, **small}
         self.compressed(
             model, "decoder_palettised", "palettize_weights", ("OpPalettizerConfig", palette)
+        )
+        self.compressed(
+            older, "decoder_ios16_palettised", "palettize_weights", ("OpPalettizerConfig", palette)
         )
         linear = {"mode": "linear_symmetric", "dtype": "int8", **small}
         self.compressed(

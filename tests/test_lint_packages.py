@@ -12,8 +12,10 @@ from topoc.dsl.diagnostic import Severity, TopocError
 from topoc.dsl.lint.engine import Options, Subjects, examine
 from topoc.dsl.lint.rules import MIL, rule
 from topoc.dsl.lint.subject import Mil
+from topoc.dsl.lint.weights import expanded_bytes
 from topoc.dsl.model import Target
 from topoc.lowering.cli.lint import of_package, of_programs
+from topoc.lowering.coreml_proto import messages
 from topoc.lowering.lint.files import read_package
 
 pytestmark = pytest.mark.xdist_group("lint_packages")  # the corpus is built once, by one worker
@@ -36,6 +38,7 @@ PACKAGES = {
     },
     "decoder_int8": {*TRACED, ("error", "quant.compressed-table")},
     "decoder_ios16": TRACED,
+    "decoder_ios16_palettised": {*TRACED, ("error", "quant.compressed-table")},
     "decoder_ios18": TRACED,
     "decoder_palettised": {*TRACED, ("error", "quant.compressed-table")},
     "enumerated_rows": {("error", "op.dynamic-shape")},
@@ -119,6 +122,51 @@ def test_no_weight_is_read(corpus, tmp_path):
 def computed(corpus, name):
     (function,) = read_package(corpus / f"{name}.mlpackage").functions
     return {op.kind for op in function.compute}
+
+
+def edited(corpus, name, target, edit):
+    """A copy of a package, each of whose operations was edited."""
+    path = shutil.copytree(corpus / f"{name}.mlpackage", target / "edited.mlpackage")
+    file = next(path.rglob("*.mlmodel"))
+    model = messages().Model()
+    model.ParseFromString(file.read_bytes())
+    for function in model.mlProgram.functions.values():
+        for op in function.block_specializations[function.opset].operations:
+            edit(op)
+    file.write_bytes(model.SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize("name", ["decoder_palettised", "cumsum", "stateful"])
+def test_dialects_in_the_names_of_ops_change_nothing(corpus, tmp_path, name):
+    def edit(op):
+        op.type = f"ios18.{op.type}"
+
+    path = edited(corpus, name, tmp_path, edit)
+    assert {(one.severity.value, one.code) for one in reported(path).findings} == PACKAGES[name]
+
+
+def test_parts_of_compressed_weights_are_found_wherever_an_opset_keeps_them(corpus):
+    for name in ("decoder_ios16_palettised", "decoder_palettised"):
+        (function,) = read_package(corpus / f"{name}.mlpackage").functions
+        palettes = list(function.of("constexpr_lut_to_dense"))
+        assert palettes
+        for op in palettes:
+            literal = function.literal(op.operand("indices"))
+            assert literal.stored is not None
+            assert function.type_of(op.operand("lut")).floating
+
+
+def test_weights_that_functions_share_count_once(corpus):
+    one, both = (
+        expanded_bytes(read_package(corpus / f"{name}.mlpackage"))
+        for name in ("chunk", "multi_function")
+    )
+    assert one == both
+    assert one >= 2 * 64 * 64
+    palettised = expanded_bytes(read_package(corpus / "decoder_palettised.mlpackage"))
+    plain = expanded_bytes(read_package(corpus / "decoder_ios18.mlpackage"))
+    assert abs(palettised - plain) < plain / 100  # as fp16, whatever is stored
 
 
 @pytest.mark.parametrize("name", ["decoder_palettised", "decoder_int8"])
