@@ -69,7 +69,7 @@ def test_a_compile_stops_at_errors_in_programs_unless_they_are_allowed(accused, 
     status, _, _ = topoc(*given, "--allow", "op.scatter=an example")
     assert status == 0
     manifest = json.loads((tmp_path / "bundle" / "manifest.json").read_text())
-    assert {"code": "op.scatter", "reason": "an example"} in manifest["allowed"]
+    assert {"code": "op.scatter", "reason": "an example"} in manifest["lint"]["allowed"]
     # What was allowed is not told of the bundle again, and anything else would be.
     assert findings(tmp_path / "bundle") == (0, set())
 

@@ -10,13 +10,14 @@ from attrs import evolve, frozen
 from topoc.dsl.cli import options, view
 from topoc.dsl.diagnostic import Diagnostic, Place, Severity, TopocError, error
 from topoc.dsl.lint.engine import Options, is_allowable, lint
+from topoc.dsl.lint.rules import CODES, MIL, TOPOLOGY
 from topoc.dsl.load import load
 from topoc.dsl.model import Topology
 from topoc.lowering.cli.size import size
 
 if TYPE_CHECKING:
     from topoc.lowering.compiler import Request
-    from topoc.lowering.manifest import Allowed, Manifest
+    from topoc.lowering.manifest import Lint, Manifest
 
 VERDICTS = frozenset({"shelved", "rejected", "abandoned"})
 REVIVED = "ledger.revived-verdict"
@@ -76,13 +77,14 @@ def command(file: str, **options: Any) -> None:  # as `Asked` names and types th
     from topoc.lowering.compiler import compile_bundle
 
     asked = Asked(file=file, **options)
-    topology = _narrowed(_checked(asked), asked)
-    _check_programs(topology, asked)
+    topology, found = _checked(asked)
+    topology = _narrowed(topology, asked)
+    found += _check_programs(topology, asked)
     directory = asked.output or Path(topology.name)
-    _tell(compile_bundle(_request(topology, asked), directory, Lines()), directory)
+    _tell(compile_bundle(_request(topology, asked, found), directory, Lines()), directory)
 
 
-def _request(topology: Topology, asked: Asked) -> "Request":
+def _request(topology: Topology, asked: Asked, found: tuple[Diagnostic, ...]) -> "Request":
     from topoc.lowering.architecture import read
     from topoc.lowering.checkpoint.default import find_weights
     from topoc.lowering.checkpoint.open import open_checkpoint
@@ -97,13 +99,13 @@ def _request(topology: Topology, asked: Asked) -> "Request":
         precision=DType(asked.precision),
         only_chunk=asked.chunk,
         jobs=asked.jobs,
-        allowed=_accepted(topology, asked.allow),
+        lint=_linted(topology, asked.allow, found),
         revisit=asked.revisit,
     )
 
 
-def _checked(asked: Asked) -> Topology:
-    """The topology, once nothing that was found in it stops a compile."""
+def _checked(asked: Asked) -> tuple[Topology, tuple[Diagnostic, ...]]:
+    """The topology and what was found in it, once nothing of that stops a compile."""
     topology, findings = load(
         asked.file, name=asked.name, define=dict(asked.define), model=asked.model
     )
@@ -115,7 +117,7 @@ def _checked(asked: Asked) -> Topology:
         view.problems(stopping or kept)
         raise SystemExit(view.FINDINGS)
     view.problems(kept)
-    return topology
+    return topology, kept
 
 
 def _kept(findings: tuple[Diagnostic, ...], asked: Asked) -> tuple[Diagnostic, ...]:
@@ -124,8 +126,8 @@ def _kept(findings: tuple[Diagnostic, ...], asked: Asked) -> tuple[Diagnostic, .
     return tuple(one for one in findings if not (one.code in accepted and is_allowable(one.code)))
 
 
-def _check_programs(topology: Topology, asked: Asked) -> None:
-    """Stop at what rules find in the programs; notes on them are for `topoc lint --mil`."""
+def _check_programs(topology: Topology, asked: Asked) -> tuple[Diagnostic, ...]:
+    """What rules find in the programs, where it stops nothing; notes are for `lint --mil`."""
     from topoc.lowering.cli.lint import of_programs
 
     told = lint(topology)
@@ -135,6 +137,7 @@ def _check_programs(topology: Topology, asked: Asked) -> None:
     view.problems(kept)
     if any(one.severity is Severity.ERROR for one in kept):
         raise SystemExit(view.FINDINGS)
+    return kept
 
 
 def _verdict(topology: Topology, revisit: str | None) -> list[Diagnostic]:
@@ -166,12 +169,18 @@ def _narrowed(topology: Topology, asked: Asked) -> Topology:
     return evolve(topology, functions=kept)
 
 
-def _accepted(topology: Topology, allow: dict[str, str]) -> "tuple[Allowed, ...]":
-    from topoc.lowering.manifest import Allowed
+def _linted(topology: Topology, allow: dict[str, str], found: tuple[Diagnostic, ...]) -> "Lint":
+    """What the manifest says of the rules: those of texts and of programs all ran."""
+    from topoc.lowering.manifest import Allowed, Lint
 
     written = [Allowed(code=one.code, reason=one.reason) for one in topology.allowances]
     given = [Allowed(code=code, reason=reason) for code, reason in sorted(allow.items())]
-    return (*written, *given)
+    warned = {one.code for one in found if one.severity is Severity.WARNING and one.code in CODES}
+    return Lint(
+        ran=tuple(sorted({*TOPOLOGY, *MIL})),
+        allowed=(*written, *given),
+        warned=tuple(sorted(warned)),
+    )
 
 
 def _tell(manifest: "Manifest", directory: Path) -> None:

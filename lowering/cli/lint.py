@@ -53,7 +53,7 @@ def packages_of_bundle(path: str, options: Options) -> Report:
     bundle, faults = examine(Path(path), check=False)
     if bundle is None or faults:
         return Report()
-    allowed = {one.code for one in bundle.manifest.allowed}
+    allowed = {one.code for one in bundle.manifest.lint.allowed}
     units: dict[str, list[str]] = {}
     for function in bundle.manifest.functions:
         for step in function.steps:
