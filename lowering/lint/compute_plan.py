@@ -25,7 +25,7 @@ from topoc.lowering.lint.views import DIALECT
 
 SCHEMA = "topoc.compute-plan/1"
 UNITS = ("ane", "cpu", "gpu", None)
-TROUBLE = "compute-plan"
+WRITER = "write the file with examples/export_compute_plan.py"
 
 
 @frozen(eq=False, repr=False)
@@ -70,7 +70,10 @@ class Comparison(Plain):
 
 def read_plan(path: Path) -> ComputePlan:
     """The plan in a file; TopocError tells what in it is not as it should be."""
-    raw = load(path, "compute plan", TROUBLE)
+    if not path.exists():
+        message = f"there is no compute plan `{path.name}`"
+        raise TopocError(error("compute-plan.missing", message, Place(str(path)), help=WRITER))
+    raw = load(path, "compute plan", "compute-plan")
     if raw.get("schema") != SCHEMA:
         _refuse(path, "schema", f"`{SCHEMA}`", raw.get("schema"))
     functions = raw.get("functions")
@@ -108,8 +111,8 @@ def _text(path: Path, raw: dict[str, Any], key: str, part: str = "") -> str:
 
 def _refuse(path: Path, part: str, wanted: str, found: object) -> NoReturn:
     message = f"`{part}` is {named(found)}, and {wanted} is wanted"
-    way = "write the file with examples/export_compute_plan.py"
-    raise TopocError(error(f"{TROUBLE}.unreadable", message, Place(str(path), part), help=way))
+    place = Place(str(path), part)
+    raise TopocError(error("compute-plan.unreadable", message, place, help=WRITER))
 
 
 def compare(package: Package, plan: ComputePlan) -> Comparison:
