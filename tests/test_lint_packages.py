@@ -95,6 +95,15 @@ def test_a_folder_is_all_its_packages_and_what_in_it_can_not_be_read(corpus):
     assert refused.message == "`network.mlmodel` is a neural network, not an ML program"
 
 
+def test_how_a_shape_may_vary_is_told(corpus):
+    told = {
+        name: reported(corpus / f"{name}.mlpackage", select=("op.dynamic-shape",)).findings
+        for name in ("enumerated_rows", "decoder_dynamic")
+    }
+    assert "input `x` takes several sizes" in told["enumerated_rows"][0].message
+    assert "input `tokens` takes a size that may vary" in told["decoder_dynamic"][0].message
+
+
 def test_a_neural_network_is_refused_by_name(corpus):
     with pytest.raises(TopocError, match="is a neural network, not an ML program"):
         reported(corpus / "network.mlmodel")

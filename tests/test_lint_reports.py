@@ -156,6 +156,8 @@ main(row: fp16[1,1,1,64], slot: fp16[1,1,512,1], at: int32[4], kv: state fp16[1,
 SHIFTED = """tail: fp16[1,1,511,64] = slice_by_index(x=old, begin=[0, 0, 1, 0])
   new: fp16[1,1,512,64] = concat(values=(tail, row), axis=2)"""
 SLICED = "new: fp16[1,1,512,64] = slice_update(x=old, update=row, begin=at, end=at)"
+JOINED = """half: fp16[1,1,256,64] = mul(x=row, y=slot)
+  new: fp16[1,1,512,64] = concat(values=(half, half), axis=2)"""
 BLENDED = """others: fp16[1,1,512,1] = sub(x=1.0, y=slot)
   kept: fp16[1,1,512,64] = mul(x=old, y=others)
   placed: fp16[1,1,512,64] = mul(x=row, y=slot)
@@ -170,8 +172,8 @@ def without_dead_inputs(ranks):
 # FluidInference/mobius#77, finnvoor/CoreMLPipelines#4, apple/coremltools#2325: error code: -14
 @pytest.mark.parametrize(
     ("write", "expected"),
-    [(SHIFTED, {"state.concat-write": Severity.ERROR}), (SLICED, {}), (BLENDED, {})],
-    ids=["concat", "slice", "blend"],
+    [(SHIFTED, {"state.concat-write": Severity.ERROR}), (JOINED, {}), (SLICED, {}), (BLENDED, {})],
+    ids=["shift", "joined", "slice", "blend"],
 )
 def test_states_that_are_rolled_by_concat_are_found_and_other_writes_are_not(write, expected):
     text = WRITES.replace("WRITE", write)
