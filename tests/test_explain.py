@@ -147,6 +147,8 @@ PASTED = {
     "ANEProgram": "chunk.too-many-layers",
     "MILCompilerForANE": "chunk.too-many-ops",
     "failed to compile ane modle using anef": "quant.activations",
+    "BlobWritr not loadd": "BlobWriter not loaded",
+    "Programm Inferense eror": "state.unlike-pair",
 }
 
 
