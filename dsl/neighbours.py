@@ -40,9 +40,11 @@ def given_up(topology: Topology, flat: str, library: Library, given: Given) -> I
 def _files(own: str | None) -> Iterator[Path]:
     """The files beside one, and the shipped ones, each once and without itself."""
     folders = [_shipped()] if own is None else [Path(own).parent, _shipped()]
-    itself = None if own is None else Path(own).resolve()
-    paths = (path.resolve() for folder in folders for path in sorted(folder.glob("*.topo")))
-    yield from (path for path in dict.fromkeys(paths) if path != itself)
+    seen = set() if own is None else {Path(own).resolve()}
+    for path in (path for folder in folders for path in sorted(folder.glob("*.topo"))):
+        if path.resolve() not in seen:
+            seen.add(path.resolve())
+            yield path  # by the name that people know its folder by
 
 
 def _shipped() -> Path:
