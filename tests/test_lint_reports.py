@@ -260,6 +260,32 @@ main(q: fp16[1,2,4,1,64], k: fp16[1,2,4,64,512]) {
     assert graded(unary("fp16[1,2,4,8,32]")) == {}
 
 
+# CoreML-LLM Sources/CoreMLLLM/Qwen3VL2BGenerator.swift:273-283: Error=(11) at 32 rows
+@pytest.mark.parametrize(
+    ("rows", "severity"),
+    [(4, None), (8, Severity.WARNING), (31, Severity.WARNING), (32, Severity.ERROR)],
+)
+def test_rows_that_a_product_places_in_a_cache_are_found_and_attention_is_not(rows, severity):
+    text = f"""
+main(mask: fp16[1,1,2048,{rows}], k: fp16[1,8,{rows},64], cache: fp16[1,8,2048,64]) {{
+  placed: fp16[1,8,2048,64] = matmul(x=mask, y=k)
+  y: fp16[1,8,2048,64] = add(x=cache, y=placed)
+  return y
+}}"""
+    assert graded(text).get("op.matmul-scatter") == severity
+    attention = f"""
+main(
+  q: fp16[1,8,2048,64], k: fp16[1,8,64,{rows}], v: fp16[1,8,{rows},64], left: fp16[1,8,2048,64]
+) {{
+  scores: fp16[1,8,2048,{rows}] = matmul(x=q, y=k)
+  weights: fp16[1,8,2048,{rows}] = softmax(x=scores, axis=-1)
+  mixed: fp16[1,8,2048,64] = matmul(x=weights, y=v)
+  y: fp16[1,8,2048,64] = add(x=left, y=mixed)
+  return y
+}}"""
+    assert "op.matmul-scatter" not in graded(attention)
+
+
 def lookup(rows, dtype):
     return f"""
 main(token: int32[1]) {{

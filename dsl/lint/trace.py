@@ -33,8 +33,10 @@ def origin(
     function: Function, operand: Operand | None, through: frozenset[str] = VIEWS
 ) -> Operand | None:
     """The value that another one is a view of; itself if it is none."""
+    seen: set[Operand | None] = set()  # a damaged program may make a value of itself
     op = function.maker(operand)
-    while op is not None and op.kind in through:
+    while op is not None and op.kind in through and operand not in seen:
+        seen.add(operand)
         operand = op.operand("x")
         op = function.maker(operand)
     return operand

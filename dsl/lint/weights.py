@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from topoc.dsl.lint.mil import Function, Literal, Op, Package
-from topoc.dsl.lint.trace import CASTS, is_depthwise, readers
+from topoc.dsl.lint.mil import Function, Literal, Op, Operand, Package
+from topoc.dsl.lint.trace import CASTS, is_depthwise, origin, readers
 
 PALETTE = "constexpr_lut_to_dense"
 SCALED = "constexpr_blockwise_shift_scale"
@@ -53,15 +53,8 @@ def users(function: Function, op: Op) -> Iterator[tuple[str, Op]]:
                 yield key, reader
 
 
-def _binds(function: Function, bound: tuple[object, ...], op: Op) -> bool:
-    for one in bound:
-        name = one
-        while isinstance(name, str):
-            if name == op.result:
-                return True
-            maker = function.maker(name)
-            name = maker.operand("x") if maker is not None and maker.kind in CASTS else None
-    return False
+def _binds(function: Function, bound: tuple[Operand, ...], op: Op) -> bool:
+    return any(one == op.result or origin(function, one, CASTS) == op.result for one in bound)
 
 
 def expanded_bytes(package: Package) -> int:

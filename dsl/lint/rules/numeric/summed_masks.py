@@ -10,6 +10,7 @@ from topoc.dsl.lint.subject import Mil
 from topoc.dsl.lint.trace import CASTS, descends, origin, scalar
 
 LOWEST = -65504.0
+DEPTH = 8  # sums of sums; no attention adds more masks
 SCORES = frozenset({"matmul", "conv", "linear", "einsum"})
 
 
@@ -84,13 +85,13 @@ def _is_score(op: Op) -> bool:
     return op.kind in SCORES
 
 
-def _terms(function: Function, operand: Operand | None) -> Iterator[Operand]:
+def _terms(function: Function, operand: Operand | None, depth: int = DEPTH) -> Iterator[Operand]:
     """What is summed to a value, through views and sums of sums."""
     found = origin(function, operand, CASTS)
     maker = function.maker(found)
-    if maker is not None and maker.kind == "add":
-        yield from _terms(function, maker.operand("x"))
-        yield from _terms(function, maker.operand("y"))
+    if maker is not None and maker.kind == "add" and depth:
+        yield from _terms(function, maker.operand("x"), depth - 1)
+        yield from _terms(function, maker.operand("y"), depth - 1)
     elif found is not None:
         yield found
 
@@ -98,7 +99,7 @@ def _terms(function: Function, operand: Operand | None) -> Iterator[Operand]:
 def _lowest(function: Function, mask: Operand) -> float:
     """The lowest value that a mask can have; the lowest of all where that is not known."""
     literal = function.literal(mask)
-    if literal is not None and literal.values:
+    if literal is not None and literal.values and literal.type.dtype != "string":
         return float(min(literal.values))
     maker = function.maker(mask)
     if maker is None:

@@ -114,7 +114,7 @@ def _is_joined(function: "Function", write: "Op") -> bool:
     maker = function.maker(origin(function, value, CASTS))
     if maker is None or maker.kind != "concat":
         return False
-    parts = [function.maker(origin(function, one, CASTS)) for one in maker.inputs["values"]]
+    parts = [function.maker(origin(function, one, CASTS)) for one in maker.inputs.get("values", ())]
     return any(
         one is not None and one.kind in READS and one.operand("input") == state for one in parts
     )
