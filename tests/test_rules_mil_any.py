@@ -72,7 +72,7 @@ functions = st.builds(
 packages = st.builds(Package, st.just("any.mlpackage"), st.lists(functions, max_size=2).map(tuple))
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(packages)
 def test_no_program_ends_in_a_traceback(package):
     """Names come twice, operands are missing, values are made of themselves."""
