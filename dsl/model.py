@@ -33,6 +33,7 @@ class Layer(Plain):
     kv_heads: int
     head_dim: int
     parameters: int  # elements of all its weight matrices and gains
+    mlp_width: int = 0  # 0 where it is not known
 
 
 @frozen(kw_only=True, eq=False, repr=False)

@@ -162,4 +162,5 @@ def _layer(spec: LayerSpec, tensors: list[TensorSpec]) -> model.Layer:
         kv_heads=spec.kv_heads,
         head_dim=spec.head_dim,
         parameters=sum(prod(tensor.shape) for tensor in tensors),
+        mlp_width=spec.mlp_width,
     )

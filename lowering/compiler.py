@@ -9,7 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
 
-from attrs import frozen
+from attrs import field, frozen
 
 from topoc.dsl.diagnostic import Diagnostic, Place, TopocError, error
 from topoc.dsl.format import flatten
@@ -28,6 +28,7 @@ from topoc.lowering.describe import Identity, Written, describe, toolchain
 from topoc.lowering.emit.mil import emit
 from topoc.lowering.interpret.ranges import measure
 from topoc.lowering.ir import DType
+from topoc.lowering.lint.streams import streams_checked
 from topoc.lowering.package import BlobWriter, prepare, write_description
 from topoc.lowering.plan import PackagePlan, Plan, plan
 from topoc.lowering.progress import Progress, Silent
@@ -55,7 +56,7 @@ class Request:
     rescale: bool = True  # off only to show what the pass is for
     only_chunk: str | None = None  # rebuild this package, keep the others of the same build
     jobs: int = 1  # processes that write packages; the bytes don't depend on it
-    allowed: tuple[manifest.Allowed, ...] = ()
+    lint: manifest.Lint = field(factory=manifest.Lint)  # what rules said of text and programs
     revisit: str | None = None
 
 
@@ -106,7 +107,7 @@ class Job:
             tokenizer=tokenizer,
             scales=scales,
             ranges=ranges,
-            allowed=request.allowed,
+            lint=self._linted(ranges, scales),
             revisit=request.revisit,
         )
         self._packages(laid, rounded, identity)
@@ -116,6 +117,13 @@ class Job:
         self.progress.begin("measuring the residual stream", 0)
         architecture = self.request.architecture
         return measure(architecture, self.weights, calibration_tokens(architecture, tokenizer))
+
+    def _linted(self, ranges: tuple[Range, ...], scales: Scales) -> manifest.Lint:
+        """What the rules said, with those on the stream; fp32 holds any, and a proof may not."""
+        request = self.request
+        if request.precision is not DType.FP16 or not request.rescale:
+            return request.lint
+        return streams_checked(request.lint, request.reader.path, ranges, scales)
 
     def _identity(self, scales: Scales) -> Identity:
         """The build id is a hash of all that decides what the bundle's bytes are."""

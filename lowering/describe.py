@@ -37,7 +37,7 @@ class Written:
     tokenizer: tuple[Path, ...]
     scales: Scales
     ranges: tuple[Range, ...]
-    allowed: tuple[manifest.Allowed, ...]
+    lint: manifest.Lint
     revisit: str | None
 
 
@@ -67,7 +67,7 @@ def describe(plan: Plan, written: Written) -> manifest.Manifest:
         tokenizer=tuple(path.name for path in written.tokenizer),
         residual_scales=written.scales.residual,
         residual_peaks=tuple(one.stream.peak for one in written.ranges),
-        allowed=written.allowed,
+        lint=written.lint,
         revisit=written.revisit,
         unproven=UNPROVEN,
     )

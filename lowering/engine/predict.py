@@ -1,7 +1,7 @@
 """What computes a step: the interpreter on any system, or Core ML on a Mac."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,16 @@ class InterpreterPredictor:
             self._machines[key] = Machine(package, step.function, rounding=self.rounding)
         return self._machines[key]
 
+    def run(
+        self,
+        step: Step,
+        inputs: Mapping[str, Array],
+        probes: Sequence[str],
+        states: MutableMapping[str, torch.Tensor],
+    ) -> dict[str, torch.Tensor]:
+        """Compute a step; the states are replaced by what it leaves of them."""
+        return self.machine(step).run(inputs, probes, states)
+
 
 @define
 class Interpreted:
@@ -70,7 +80,7 @@ class Interpreted:
     ) -> Mapping[str, Array]:
         """The step's output features and the probed values; a failing step changes no state."""
         states = {name: self._states[step.package, name] for name, _ in states_of(step)}
-        found = self.predictor.machine(step).run(inputs, probes, states)
+        found = self.predictor.run(step, inputs, probes, states)
         for name, value in states.items():
             self._states[step.package, name] = value
         return {name: value.numpy() for name, value in found.items()}

@@ -50,6 +50,18 @@ class Allowed(Plain):
 
 
 @frozen(kw_only=True, eq=False, repr=False)
+class Lint(Plain):
+    """What the rules said before the compile: all that ran, by code, and what they left.
+
+    Errors that nobody accepted would have stopped it.
+    """
+
+    ran: tuple[str, ...] = ()
+    allowed: tuple[Allowed, ...] = ()
+    warned: tuple[str, ...] = ()  # the codes of warnings that stood
+
+
+@frozen(kw_only=True, eq=False, repr=False)
 class Manifest(Plain):
     """A whole bundle."""
 
@@ -69,7 +81,7 @@ class Manifest(Plain):
     per_layer: PerLayer | None = None
     residual_scales: tuple[float, ...] = ()  # of each layer's input and of the final norm's
     residual_peaks: tuple[float, ...] = ()  # measured greatest |x| at the same places
-    allowed: tuple[Allowed, ...] = ()
+    lint: Lint = field(factory=Lint)
     revisit: str | None = None  # the new evidence for which a verdict was set aside
     unproven: tuple[str, ...] = ()
     files: tuple[File, ...] = field(default=(), repr=False)
@@ -85,6 +97,7 @@ __all__ = [
     "Input",
     "Keys",
     "Layout",
+    "Lint",
     "Manifest",
     "ModelInfo",
     "Output",

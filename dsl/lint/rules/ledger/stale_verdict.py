@@ -24,6 +24,7 @@ class StaleVerdict(Rule):
     """
 
     severity = Severity.NOTE
+    remedy = "Measure again with the tools in use, and date the verdict anew."
     bad = """
 topology given_up_long_ago {
   model "gemma3.json"
