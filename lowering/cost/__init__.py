@@ -1,7 +1,16 @@
 """What a call costs: features of chunks, coefficients of chips, milliseconds with intervals."""
 
 from topoc.lowering.cost.features import Features, Tally, features, tally
-from topoc.lowering.cost.predict import Change, Estimate, call, change, chunk_ms, estimate
+from topoc.lowering.cost.predict import (
+    Change,
+    Estimate,
+    attoseconds,
+    call,
+    change,
+    chunk_ms,
+    chunk_time,
+    estimate,
+)
 from topoc.lowering.cost.profile import Profile, choose, chips, shipped
 
 __all__ = [
@@ -10,11 +19,13 @@ __all__ = [
     "Features",
     "Profile",
     "Tally",
+    "attoseconds",
     "call",
     "change",
     "chips",
     "choose",
     "chunk_ms",
+    "chunk_time",
     "estimate",
     "features",
     "shipped",

@@ -61,6 +61,25 @@ def chunk_ms(profile: Profile, features: Features) -> float:
     return sum(profile.coefficients.get(name, 0.0) * found[name] for name in found)
 
 
+_ATTO = 10**9  # attoseconds a byte, of a coefficient of ms a MB
+
+
+def chunk_time(profile: Profile, features: Features) -> int:
+    """The same in attoseconds: whole numbers, which add up alike in any order."""
+    cost = profile.coefficients
+    sizes = (features.weights, features.kv, features.attended, features.state)
+    named = zip(("weights", "kv", "attended", "state"), sizes, strict=True)
+    moved = sum(round(cost.get(name, 0.0) * _ATTO) * size for name, size in named)
+    products = features.elements * (features.tokens - 1)
+    work = round(cost.get("work", 0.0) * _ATTO) * products // 1000
+    return attoseconds(cost["dispatch"]) + moved + work
+
+
+def attoseconds(ms: float) -> int:
+    """Milliseconds in whole attoseconds."""
+    return round(ms * _ATTO) * 10**6
+
+
 def estimate(profile: Profile, features: Features) -> Estimate:
     """One chunk's call."""
     return _estimate(profile, vector(features), 1, tuple(outside(profile, features)))
