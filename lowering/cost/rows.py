@@ -52,7 +52,7 @@ def devices(topologies: Iterable[Topology]) -> dict[str, int]:
     found: dict[str, int] = {}
     for topology in topologies:
         for one in topology.measurements:
-            name = _device(one)
+            name = device_of(one)
             found[name] = found.get(name, 0) + len(one.figures)
     return found
 
@@ -62,8 +62,8 @@ def rows(topologies: Iterable[Topology], device: str) -> Rows:
     chips, chunks, calls, aside = [], [], [], []
     for topology in topologies:
         for block in topology.measurements:
-            if _device(block) != device:
-                aside.append(f"{topology.name} on {block.date}: {_device(block)}")
+            if device_of(block) != device:
+                aside.append(f"{topology.name} on {block.date}: {device_of(block)}")
                 continue
             chips.append(topology.target.chip)
             single = list(_rows(topology, block, aside))
@@ -75,7 +75,8 @@ def rows(topologies: Iterable[Topology], device: str) -> Rows:
     )
 
 
-def _device(block: Measurement) -> str:
+def device_of(block: Measurement) -> str:
+    """The device that a block names."""
     return dict(block.notes).get("device", "no device stated")
 
 
@@ -142,3 +143,18 @@ def _ms(value: float, unit: str, tokens: int) -> float:
     if unit == "tok/s":
         return 1000 * tokens / value
     return value * (1000 if unit == "s" else 1)
+
+
+def step_ms(topology: Topology, block: Measurement) -> float | None:
+    """What a block says of a whole decode step: its own figure, else the sum of all its chunks'."""
+    for function in topology.functions:
+        if function.role != "decode":
+            continue
+        for words, value, unit in block.figures:
+            if words == (function.name,) and value > 0:
+                return _ms(value, unit, function.tokens)
+        told = {one.chunk: one.ms for one in _rows(topology, block, [])}
+        names = [one.name for one in topology.chunks_of(function)]
+        if names and all(name in told for name in names):
+            return sum(told[name] for name in names)
+    return None

@@ -37,25 +37,29 @@ class Space(Plain):
     def features(self, cuts: Cuts) -> tuple[Features, ...]:
         """The features of each chunk of a split."""
         pairs = zip(cuts, cuts[1:], strict=False)
-        return tuple(self.graph[first][end]["features"] for first, end in pairs)
+        return tuple(self.run(first, end) for first, end in pairs)
+
+    def run(self, first: int, end: int) -> Features:
+        """The features of one chunk, whether or not it is still in the graph."""
+        before, after = others(self.topology)
+        parts = (*(before if first == 0 else ()), *(after if end == self.layers else ()))
+        return self.counted.run(first, end - 1, _counted(parts))
 
 
 def space(topology: Topology, function: Function, profile: Profile | None) -> Space:
-    """The graph with every chunk there can be; each edge holds its features and measures."""
+    """The graph with every chunk there can be; each edge holds its measures."""
     import networkx as nx
 
     counted = tally(topology, function)
     graph: nx.DiGraph[int] = nx.DiGraph()
     count = len(topology.blocks)
-    before, after = others(topology)
-    for first in range(count):
-        for end in range(first + 1, count + 1):
-            parts = (*(before if first == 0 else ()), *(after if end == count else ()))
-            found = counted.run(first, end - 1, _counted(parts))
-            graph.add_edge(first, end, features=found, **_measures(found, profile))
-    return Space(
+    made = Space(
         topology=topology, function=function, profile=profile, counted=counted, graph=graph
     )
+    for first in range(count):
+        for end in range(first + 1, count + 1):
+            graph.add_edge(first, end, **_measures(made.run(first, end), profile))
+    return made
 
 
 def _measures(found: Features, profile: Profile | None) -> dict[str, int]:

@@ -1,0 +1,127 @@
+"""A report of splits as people read it."""
+
+from collections.abc import Iterator, Sequence
+
+from topoc.lowering.cli.size import size
+from topoc.lowering.cli.split import report
+
+
+def as_text(told: report.Report, *, explain: bool) -> str:
+    """The splits in order, ties and measurements, the layouts beside; with reasons if asked."""
+    chunks = f"{told['least']} to {told['most']} chunks"
+    if told["least"] == told["most"]:
+        chunks = f"{told['least']} chunk{'s' * (told['least'] != 1)}"
+    source = f"ms as fitted on {told['costs']}" if told["costs"] else "no ms: no chip was measured"
+    lines = [f"{told['topology']}: {_count(told)} by {told['objective']}, {chunks}; {source}", ""]
+    lines += [*_splits(told["splits"])]
+    lines += [*_ties(told["splits"])]
+    if told["layouts"]:
+        lines += ["", "layouts beside it, cut like this", *_layouts(told["layouts"])]
+    if explain:
+        lines += ["", "refused", *_refused(told)]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _count(told: report.Report) -> str:
+    count = len(told["splits"])
+    return "the best split" if count == 1 else f"the {count} best splits"
+
+
+def _name(layers: Sequence[int]) -> str:
+    return "/".join(map(str, layers))
+
+
+def _splits(splits: Sequence[report.Split]) -> Iterator[str]:
+    width = max((len(_name(one["layers"])) for one in splits), default=0)
+    for place, one in enumerate(splits, 1):
+        kv, most = size(one["kv_bytes"]), size(one["largest_bytes"])
+        rest = f"KV {kv} across walls, largest chunk {most} in fp16"
+        tie = "  tie" if one["from_best"] and not one["from_best"]["resolved"] else ""
+        yield f"{place:3}  {_name(one['layers']):{width}}  {_step(one['step'])}{rest}{tie}"
+        yield from (f"     {note}" for note in _measured(one["measured"]))
+    notes = [note for one in splits if one["step"] for note in one["step"]["outside"]]
+    for note in list(dict.fromkeys(notes))[:4]:
+        yield f"     outside the fit: {note}"
+
+
+def _step(step: report.Ms | None) -> str:
+    if step is None:
+        return ""
+    half = step["high"] - step["ms"]
+    mark = " beyond the fit" if step["outside"] else ""
+    return f"{step['ms']:5.1f} ± {half:.1f} ms{mark}, {1000 / step['ms']:.1f} tok/s, "
+
+
+def _measured(figures: Sequence[report.Figure]) -> Iterator[str]:
+    for one in figures:
+        low, high = f"{one['low']:.1f}", f"{one['high']:.1f}"
+        span = low if low == high else f"{low} to {high}"
+        but = "" if one["alike"] else ", with KV in other rows or other weights"
+        yield f"measured as {one['topology']}: {span} ms on {one['device']}{but}"
+
+
+def _ties(splits: Sequence[report.Split]) -> Iterator[str]:
+    """Which of the splits the data can't tell from the best."""
+    ties = [
+        place
+        for place, one in enumerate(splits, 1)
+        if one["from_best"] and not one["from_best"]["resolved"]
+    ]
+    if not ties:
+        return
+    yield ""
+    yield (
+        f"{_runs(ties)} tie with 1: the interval of the difference holds zero, and the data do"
+        " not tell which is faster"
+    )
+    seen = dict.fromkeys(
+        figure["topology"] for place in (1, *ties) for figure in splits[place - 1]["measured"]
+    )
+    if seen:
+        yield f"measured among these: {', '.join(seen)}"
+
+
+def _runs(places: Sequence[int]) -> str:
+    """1, 2, 3, 7 as `1 to 3, 7`."""
+    runs: list[list[int]] = []
+    for place in places:
+        if runs and runs[-1][-1] == place - 1:
+            runs[-1].append(place)
+        else:
+            runs.append([place])
+    return ", ".join(str(one[0]) if len(one) == 1 else f"{one[0]} to {one[-1]}" for one in runs)
+
+
+def _layouts(layouts: Sequence[report.Layout]) -> Iterator[str]:
+    width = max(len(one["name"]) for one in layouts)
+    cut = max(len(_name(one["layers"])) for one in layouts)
+    for one in layouts:
+        head = f"  {one['name']:{width}}  {_name(one['layers']):{cut}}  "
+        if one["refused"]:
+            codes = dict.fromkeys(reason["code"] for reason in one["refused"])
+            yield f"{head}refused: {', '.join(codes)}"
+            continue
+        yield f"{head}{_step(one['step']).removesuffix(', ')}{_apart(one['from_best'])}"
+        yield from (f"  {'':{width}}  {note}" for note in _measured(one["measured"]))
+
+
+def _apart(one: report.Difference | None) -> str:
+    if one is None:
+        return ""
+    told = f", {one['ms']:+.1f} ms ({one['low']:+.1f} to {one['high']:+.1f}) from the best"
+    return told if one["resolved"] else f"{told}: a tie"
+
+
+def _refused(told: report.Report) -> Iterator[str]:
+    if not told["refused"] and not any(one["refused"] for one in told["layouts"]):
+        yield "  nothing: every split that was looked at fits"
+    for one in told["refused"]:
+        if not one["splits"]:
+            yield f"  {one['code']}: {one['chunks']} chunks break `{one['example']}`"
+            continue
+        alone = f"{one['chunks']} chunks by themselves, " if one["chunks"] else ""
+        yield f"  {one['code']}: {alone}{one['splits']} splits; as {one['example']}"
+    for layout in told["layouts"]:
+        for reason in layout["refused"]:
+            name = f"{layout['name']} ({_name(layout['layers'])})"
+            yield f"  {name}: {reason['code']}: {reason['message']}"
