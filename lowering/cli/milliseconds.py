@@ -1,20 +1,55 @@
-"""Milliseconds as people read them: the number, and half the interval."""
+"""Milliseconds as people and programs read them."""
+
+from typing import TypedDict
 
 from topoc.lowering.cost import Change, Estimate
 
 
-def spelled(one: Estimate) -> str:
-    """30.9 ± 4.4 ms."""
-    return f"{one.ms:.1f} ± {one.high - one.ms:.1f} ms"
+class Ms(TypedDict):
+    """Predicted milliseconds; nine of ten figures lie between low and high if the fit is right."""
+
+    ms: float
+    low: float
+    high: float
+    outside: list[str]  # what the fit has not seen, in words
 
 
-def rate(one: Estimate, tokens: int) -> str:
+class Difference(TypedDict):
+    """Milliseconds more than another call; resolved where the interval leaves zero out."""
+
+    ms: float
+    low: float
+    high: float
+    resolved: bool
+
+
+def milliseconds(one: Estimate) -> Ms:
+    """An estimate as JSON has it, to a thousandth of a ms."""
+    low, high = round(one.low, 3), round(one.high, 3)
+    return Ms(ms=round(one.ms, 3), low=low, high=high, outside=list(one.outside))
+
+
+def difference(one: Change) -> Difference:
+    """A change as JSON has it."""
+    low, high = round(one.low, 3), round(one.high, 3)
+    return Difference(ms=round(one.ms, 3), low=low, high=high, resolved=one.resolved)
+
+
+def spelled(one: Ms) -> str:
+    """30.9 ± 4.4 ms, with a mark where the fit has not seen the like."""
+    beyond = " beyond the fit" if one["outside"] else ""
+    return f"{one['ms']:.1f} ± {one['high'] - one['ms']:.1f} ms{beyond}"
+
+
+def rate(one: Ms, tokens: int) -> str:
     """Tokens a second, and the interval of those."""
-    low, high = 1000 * tokens / one.high, 1000 * tokens / one.low if one.low else None
-    return f"{1000 * tokens / one.ms:.1f} tok/s ({low:.1f} to {f'{high:.1f}' if high else '…'})"
+    low = f"{1000 * tokens / one['high']:.1f}"
+    high = f"to {1000 * tokens / one['low']:.1f}" if one["low"] else "or more"
+    return f"{1000 * tokens / one['ms']:.1f} tok/s ({low} {high})"
 
 
-def changed(one: Change) -> str:
-    """-0.6 ms (-3.8 to +2.6): not resolved."""
-    told = f"{one.ms:+.1f} ms ({one.low:+.1f} to {one.high:+.1f})"
-    return told if one.resolved else f"{told}: the data do not resolve it"
+def apart(one: Difference) -> str:
+    """-0.6 ms (-3.8 to +2.6), and whether the data resolve it."""
+    told = f"{one['ms']:+.1f} ms ({one['low']:+.1f} to {one['high']:+.1f})"
+    rest = ": the interval holds zero, and the data do not resolve it"
+    return told if one["resolved"] else told + rest

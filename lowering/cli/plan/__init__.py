@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     show_default=True,
     help="How to write the plan.",
 )
+@click.option("--costs", help="A measured chip, or a file of costs. By default, the target's chip.")
 @options.topology
 @options.define
 @options.model
 def command(
     file: str,
     style: str,
+    costs: str | None,
     name: str | None,
     define: tuple[tuple[str, float], ...],
     model: Path | None,
@@ -43,24 +45,26 @@ def command(
     view.problems(findings)
     if topology is None or any(one.severity is Severity.ERROR for one in findings):
         raise SystemExit(view.FINDINGS)
-    told = _report(topology)
+    told = _report(topology, costs)
     view.result(json.dumps(told, indent=1) if style == "json" else as_text(told))
     breaches = tuple(_breaches(topology, told))
     view.problems(breaches)
     raise SystemExit(view.FINDINGS if breaches else view.CLEAN)
 
 
-def _report(topology: "Topology") -> "Report":
+def _report(topology: "Topology", costs: str | None) -> "Report":
     """What is told of a topology; raises TopocError for what has no lowering yet."""
     from topoc.lowering.architecture import read
     from topoc.lowering.cli.plan.gather import gather
+    from topoc.lowering.cost import choose
     from topoc.lowering.plan import plan
     from topoc.lowering.refuse import refusals
 
     refused = tuple(refusals(topology))
     if refused:
         raise TopocError(*refused)
-    return gather(plan(topology, read(topology.layers.config)))
+    found = choose(costs, topology.target.chip)
+    return gather(plan(topology, read(topology.layers.config)), found)
 
 
 def _breaches(topology: "Topology", told: "Report") -> Iterator[Diagnostic]:

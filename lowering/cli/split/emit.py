@@ -8,7 +8,7 @@ from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.dsl.library import STDIN, find
 from topoc.dsl.lint.engine import lint
 from topoc.dsl.model import Topology
-from topoc.lowering.cli.milliseconds import spelled
+from topoc.lowering.cli.milliseconds import milliseconds, spelled
 from topoc.lowering.cli.size import size
 from topoc.lowering.split import recut
 from topoc.lowering.split.space import spelled as cut
@@ -65,8 +65,7 @@ def _doc(search: Search, one: Choice) -> str:
     if one.estimate is None or search.space.profile is None:
         return f"{what}: {kv} in a decode step."
     device = search.space.profile.device
-    beyond = " (beyond what was measured)" if one.estimate.outside else ""
-    told = f"{spelled(one.estimate)} predicted for a decode step on {device}{beyond}"
+    told = f"{spelled(milliseconds(one.estimate))} predicted for a decode step on {device}"
     return f"{what}: {told}; {kv}."
 
 

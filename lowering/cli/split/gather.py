@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
+from topoc.lowering.cli.milliseconds import Difference, Ms, difference, milliseconds
 from topoc.lowering.cli.split import report
 from topoc.lowering.cost import Change, Estimate, call, change, estimate
 from topoc.lowering.split.known import Known
@@ -76,28 +77,12 @@ def _layout(search: Search, known: Known) -> report.Layout:
     )
 
 
-def _ms(one: Estimate | None) -> report.Ms | None:
+def _ms(one: Estimate | None) -> Ms | None:
     return None if one is None else milliseconds(one)
 
 
-def milliseconds(one: Estimate) -> report.Ms:
-    """An estimate as JSON has it, to a thousandth of a ms."""
-    return report.Ms(
-        ms=round(one.ms, 3),
-        low=round(one.low, 3),
-        high=round(one.high, 3),
-        outside=list(one.outside),
-    )
-
-
-def _difference(one: Change | None) -> report.Difference | None:
+def _difference(one: Change | None) -> Difference | None:
     return None if one is None else difference(one)
-
-
-def difference(one: Change) -> report.Difference:
-    """A change as JSON has it."""
-    low, high = round(one.low, 3), round(one.high, 3)
-    return report.Difference(ms=round(one.ms, 3), low=low, high=high, resolved=one.resolved)
 
 
 def _refused(search: Search) -> list[report.Refused]:

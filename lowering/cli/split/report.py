@@ -2,23 +2,7 @@
 
 from typing import TypedDict
 
-
-class Ms(TypedDict):
-    """Predicted milliseconds; nine of ten figures lie between low and high if the fit is right."""
-
-    ms: float
-    low: float
-    high: float
-    outside: list[str]  # what the fit has not seen, in words
-
-
-class Difference(TypedDict):
-    """Milliseconds more than the best; resolved where the interval leaves zero out."""
-
-    ms: float
-    low: float
-    high: float
-    resolved: bool
+from topoc.lowering.cli.milliseconds import Difference, Ms
 
 
 class Figure(TypedDict):

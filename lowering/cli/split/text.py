@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from topoc.lowering.cli.milliseconds import Difference, Ms, spelled
 from topoc.lowering.cli.size import size
 from topoc.lowering.cli.split import report
 
@@ -44,12 +45,10 @@ def _splits(splits: Sequence[report.Split]) -> Iterator[str]:
         yield f"     outside the fit: {note}"
 
 
-def _step(step: report.Ms | None) -> str:
+def _step(step: Ms | None) -> str:
     if step is None:
         return ""
-    half = step["high"] - step["ms"]
-    mark = " beyond the fit" if step["outside"] else ""
-    return f"{step['ms']:5.1f} ± {half:.1f} ms{mark}, {1000 / step['ms']:.1f} tok/s, "
+    return f"{spelled(step):>13}, {1000 / step['ms']:.1f} tok/s, "
 
 
 def _measured(figures: Sequence[report.Figure]) -> Iterator[str]:
@@ -93,23 +92,29 @@ def _runs(places: Sequence[int]) -> str:
 
 
 def _layouts(layouts: Sequence[report.Layout]) -> Iterator[str]:
-    width = max(len(one["name"]) for one in layouts)
+    """One line a cut, with the names of all layouts that are cut so."""
     cut = max(len(_name(one["layers"])) for one in layouts)
+    groups: dict[str, list[report.Layout]] = {}
     for one in layouts:
-        head = f"  {one['name']:{width}}  {_name(one['layers']):{cut}}  "
-        if one["refused"]:
-            codes = dict.fromkeys(reason["code"] for reason in one["refused"])
-            yield f"{head}refused: {', '.join(codes)}"
+        groups.setdefault(_name(one["layers"]), []).append(one)
+    for name, group in groups.items():
+        first = group[0]
+        names = ", ".join(one["name"] for one in group)
+        if first["refused"]:
+            codes = dict.fromkeys(reason["code"] for reason in first["refused"])
+            yield f"  {name:{cut}}  refused: {', '.join(codes)}: {names}"
             continue
-        yield f"{head}{_step(one['step']).removesuffix(', ')}{_apart(one['from_best'])}"
-        yield from (f"  {'':{width}}  {note}" for note in _measured(one["measured"]))
+        step = _step(first["step"]).removesuffix(", ")
+        yield f"  {name:{cut}}  {step}{_apart(first['from_best'])}: {names}"
+        notes = [note for one in group for note in _measured(one["measured"])]
+        yield from (f"  {'':{cut}}  {note}" for note in notes)
 
 
-def _apart(one: report.Difference | None) -> str:
+def _apart(one: Difference | None) -> str:
     if one is None:
         return ""
     told = f", {one['ms']:+.1f} ms ({one['low']:+.1f} to {one['high']:+.1f}) from the best"
-    return told if one["resolved"] else f"{told}: a tie"
+    return told if one["resolved"] else f"{told}, a tie"
 
 
 def _refused(told: report.Report) -> Iterator[str]:

@@ -1,0 +1,276 @@
+"""What differs between two topologies, in the language's own words.
+
+Plain comparison of what was meant: two files that resolve alike differ in nothing, however they
+were written.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from attrs import frozen
+
+from topoc.dsl.measure import decode_chunks
+from topoc.dsl.model import (
+    Attention,
+    Block,
+    Chunk,
+    Function,
+    Kv,
+    Part,
+    Scheme,
+    Store,
+    Topology,
+)
+from topoc.dsl.plain import Plain
+from topoc.dsl.resolve.selector import listed
+
+_K = TypeVar("_K")
+_V = TypeVar("_V", bound=Hashable)
+
+
+@frozen(kw_only=True, eq=False, repr=False)
+class Change(Plain):
+    """One thing that differs: what it is, and what it was and is; None where there is none."""
+
+    what: str
+    before: str | None
+    after: str | None
+
+
+@frozen(kw_only=True, eq=False, repr=False)
+class Differences(Plain):
+    """Everything that differs, by subject."""
+
+    settings: tuple[Change, ...]
+    chunks: tuple[Change, ...]  # where layers and parts run
+    kv: tuple[Change, ...]  # how caches are kept, and whose KV crosses which walls
+    attention: tuple[Change, ...]
+    functions: tuple[Change, ...]
+    quantisation: tuple[Change, ...]
+    budgets: tuple[Change, ...]
+    verdict: tuple[Change, ...]
+
+    def __bool__(self) -> bool:
+        """Whether anything differs."""
+        return any(self.groups().values())
+
+    def groups(self) -> dict[str, tuple[Change, ...]]:
+        """The changes by subject, in order."""
+        names = ("settings", "chunks", "kv", "attention", "functions", "quantisation")
+        return {name: getattr(self, name) for name in (*names, "budgets", "verdict")}
+
+
+def diff(before: Topology, after: Topology) -> Differences:
+    """What differs between two topologies."""
+    return Differences(
+        settings=tuple(_pairs(_settings(before), _settings(after))),
+        chunks=tuple(_chunks(before, after)),
+        kv=(*_blocks(before, after, _kept), *_pairs(_crossings(before), _crossings(after))),
+        attention=tuple(_blocks(before, after, _runs)),
+        functions=tuple(_pairs(_functions(before), _functions(after))),
+        quantisation=tuple(_quantisation(before, after)),
+        budgets=tuple(_pairs(_budgets(before), _budgets(after))),
+        verdict=tuple(_pairs(_verdict(before), _verdict(after))),
+    )
+
+
+def _pairs(before: dict[str, str], after: dict[str, str]) -> Iterator[Change]:
+    """What was added, removed or changed between two tables of words."""
+    for what in dict.fromkeys((*before, *after)):
+        if before.get(what) != after.get(what):
+            yield Change(what=what, before=before.get(what), after=after.get(what))
+
+
+def _settings(topology: Topology) -> dict[str, str]:
+    target = topology.target
+    words = (target.unit, target.deployment, target.chip)
+    table = topology.layers
+    return {
+        "model": f"{table.family}, {len(table.layers)} layers, width {table.hidden}",
+        "target": " ".join(word for word in words if word),
+        "context": str(topology.context),
+        "features": topology.features,
+        **({"tap": listed(topology.taps)} if topology.taps else {}),
+    }
+
+
+def _chunks(before: Topology, after: Topology) -> Iterator[Change]:
+    """Chunks that only changed their name, then what moved from one chunk to another."""
+    here, there = decode_chunks(before), decode_chunks(after)
+    held = {_held(one): one.name for one in here}
+    renamed = {}
+    for one in there:
+        name = held.get(_held(one))
+        if name is not None:
+            renamed[name] = one.name
+            if name != one.name:
+                yield Change(what=f"chunk of {_held(one)}", before=name, after=one.name)
+    now = _places(there)
+    was = {what: renamed.get(name, name) for what, name in _places(here).items()}
+    moved = {what: (was.get(what), now.get(what)) for what in {**was, **now}}
+    differing = {what: pair for what, pair in moved.items() if pair[0] != pair[1]}
+    for names, (old, new) in _grouped(differing):
+        yield Change(what=_things(names), before=old, after=new)
+    yield from _pairs(_units(here), _units(there))
+
+
+def _units(chunks: Sequence[Chunk]) -> dict[str, str]:
+    return {f"unit of {one.name}": one.unit for one in chunks if one.unit}
+
+
+def _held(chunk: Chunk) -> str:
+    """What a chunk holds, in short."""
+    parts = [_part(part) for part in chunk.parts if part.kind != "layers"]
+    layers = [listed(chunk.layers)] if chunk.layers else []
+    return " + ".join([*layers, *parts])
+
+
+def _part(part: Part) -> str:
+    if part.head is None:
+        return part.kind
+    mode = f"topk = {part.head.k}" if part.head.mode == "topk" else part.head.mode
+    split = f", split = {part.head.split}" if part.head.split > 1 else ""
+    return f"head({mode}{split})"
+
+
+def _places(chunks: Sequence[Chunk]) -> dict[int | str, str]:
+    """The chunk of each layer and of each other part."""
+    found: dict[int | str, str] = {}
+    for chunk in chunks:
+        for part in chunk.parts:
+            if part.kind == "layers":
+                found |= dict.fromkeys(range(part.first, part.last + 1), chunk.name)
+            else:
+                found[_part(part)] = chunk.name
+    return found
+
+
+def _things(names: Sequence[int | str]) -> str:
+    layers = [one for one in names if isinstance(one, int)]
+    words = [one for one in names if isinstance(one, str)]
+    return ", ".join([*([listed(sorted(layers))] if layers else []), *words])
+
+
+def _grouped(found: dict[_K, _V]) -> Iterable[tuple[list[_K], _V]]:
+    """Keys of one value together."""
+    groups: dict[_V, list[_K]] = {}
+    for key, value in found.items():
+        groups.setdefault(value, []).append(key)
+    return [(keys, value) for value, keys in groups.items()]
+
+
+def _blocks(
+    before: Topology, after: Topology, told: Callable[[Block], dict[str, str]]
+) -> Iterator[Change]:
+    """Properties of layers that differ, layers of one change together."""
+    found: dict[tuple[str, int], tuple[str | None, str | None]] = {}
+    for old, new in zip(before.blocks, after.blocks, strict=False):
+        here, there = told(old), told(new)
+        for what in dict.fromkeys((*here, *there)):
+            if here.get(what) != there.get(what):
+                found[what, old.index] = here.get(what), there.get(what)
+    by_change: dict[tuple[str, str | None, str | None], list[int]] = {}
+    for (what, at), (old_word, new_word) in found.items():
+        by_change.setdefault((what, old_word, new_word), []).append(at)
+    for (what, was, now), layers in by_change.items():
+        yield Change(what=f"{what} of {listed(layers)}", before=was, after=now)
+
+
+def _runs(block: Block) -> dict[str, str]:
+    return {"attention": _attention(block.attention)}
+
+
+def _attention(one: Attention) -> str:
+    given = (("window", one.window), ("tile", one.tile))
+    inside = ", ".join(f"{name} = {value}" for name, value in given if value is not None)
+    return f"{one.kind}({inside})" if inside else one.kind
+
+
+def _kept(block: Block) -> dict[str, str]:
+    """How a layer's KV is kept; a reader keeps none."""
+    kv = block.kv
+    if kv.donor is not None:
+        return {"source": f"share L{kv.donor}"}
+    return {
+        "source": "own",
+        "write": kv.write.value,
+        "slots": str(kv.slots),
+        "store": f"state({kv.state})" if kv.store is Store.STATE else "io",
+        "row": _row(kv),
+    }
+
+
+def _row(kv: Kv) -> str:
+    if not kv.padded:
+        return "tight"
+    return f"padded(heads = {kv.padded_heads})" if kv.padded_heads else "padded"
+
+
+def _crossings(topology: Topology) -> dict[str, str]:
+    """Which chunks take the KV of a layer of another chunk."""
+    chunks = decode_chunks(topology)
+    home = {at: chunk.name for chunk in chunks for at in chunk.layers}
+    readers: dict[int, list[str]] = {}
+    for block in topology.blocks:
+        donor = block.kv.donor
+        if donor is not None and home.get(donor) != home.get(block.index):
+            readers.setdefault(donor, []).append(home.get(block.index, "no chunk"))
+    return {
+        f"KV of L{donor} to other chunks": f"from {home.get(donor, 'no chunk')} to "
+        + ", ".join(dict.fromkeys(names))
+        for donor, names in sorted(readers.items())
+    }
+
+
+def _functions(topology: Topology) -> dict[str, str]:
+    return {one.name: _function(one) for one in topology.functions}
+
+
+def _function(one: Function) -> str:
+    words = [f"{one.tokens} token{'s' * (one.tokens != 1)}"]
+    words += [f"write = {one.write}"] if one.tokens > 1 else []
+    words += ["package = separate"] if one.separate else []
+    words += [f"unit = {one.unit}"] if one.unit else []
+    if one.chunks is not None:
+        words.append("chunks " + ", ".join(f"{c.name} = {_held(c)}" for c in one.chunks))
+    return "; ".join(words)
+
+
+def _quantisation(before: Topology, after: Topology) -> Iterator[Change]:
+    """Schemes that differ, roles and layers of one change together."""
+    here, there = _schemes(before), _schemes(after)
+    found = {
+        one: (here.get(one), there.get(one))
+        for one in dict.fromkeys((*here, *there))
+        if here.get(one) != there.get(one)
+    }
+    by_role: dict[tuple[str, str | None, str | None], list[int]] = {}
+    for (role, layer), (was, now) in found.items():
+        by_role.setdefault((role, was, now), []).extend([] if layer is None else [layer])
+    merged: dict[tuple[tuple[int, ...], str | None, str | None], list[str]] = {}
+    for (role, was, now), layers in by_role.items():
+        merged.setdefault((tuple(layers), was, now), []).append(role)
+    for (layers, was, now), roles in merged.items():
+        of = f" of {listed(layers)}" if layers else ""
+        yield Change(what=", ".join(roles) + of, before=was, after=now)
+
+
+def _schemes(topology: Topology) -> dict[tuple[str, int | None], str]:
+    return {
+        (one.role, one.layer): " + ".join(map(_scheme, one.schemes)) for one in topology.recipes
+    }
+
+
+def _scheme(one: Scheme) -> str:
+    inside = ", ".join(f"{name} = {value}" for name, value in one.arguments)
+    return f"{one.name}({inside})" if inside else one.name
+
+
+def _budgets(topology: Topology) -> dict[str, str]:
+    return {f"{one.measure} {one.relation}": f"{one.value:g}" for one in topology.budgets}
+
+
+def _verdict(topology: Topology) -> dict[str, str]:
+    verdict = topology.verdict
+    date = f" on {verdict.date}" if verdict.date else ""
+    return {"status": f"{verdict.state}{date}", **dict(verdict.lines)}
