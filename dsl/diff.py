@@ -22,6 +22,7 @@ from topoc.dsl.model import (
     Topology,
 )
 from topoc.dsl.plain import Plain
+from topoc.dsl.resolve.budgets import MEASURES
 from topoc.dsl.resolve.selector import listed
 
 _K = TypeVar("_K")
@@ -65,7 +66,7 @@ def diff(before: Topology, after: Topology) -> Differences:
     return Differences(
         settings=tuple(_pairs(_settings(before), _settings(after))),
         chunks=tuple(_chunks(before, after)),
-        kv=(*_blocks(before, after, _kept), *_pairs(_crossings(before), _crossings(after))),
+        kv=(*_blocks(before, after, _kept), *_crossing(before, after)),
         attention=tuple(_blocks(before, after, _runs)),
         functions=tuple(_pairs(_functions(before), _functions(after))),
         quantisation=tuple(_quantisation(before, after)),
@@ -97,14 +98,10 @@ def _settings(topology: Topology) -> dict[str, str]:
 def _chunks(before: Topology, after: Topology) -> Iterator[Change]:
     """Chunks that only changed their name, then what moved from one chunk to another."""
     here, there = decode_chunks(before), decode_chunks(after)
-    held = {_held(one): one.name for one in here}
-    renamed = {}
+    renamed = _renamed(before, after)
     for one in there:
-        name = held.get(_held(one))
-        if name is not None:
-            renamed[name] = one.name
-            if name != one.name:
-                yield Change(what=f"chunk of {_held(one)}", before=name, after=one.name)
+        for name in (old for old, new in renamed.items() if new == one.name != old):
+            yield Change(what=f"chunk of {_held(one)}", before=name, after=one.name)
     now = _places(there)
     was = {what: renamed.get(name, name) for what, name in _places(here).items()}
     moved = {what: (was.get(what), now.get(what)) for what in {**was, **now}}
@@ -112,6 +109,13 @@ def _chunks(before: Topology, after: Topology) -> Iterator[Change]:
     for names, (old, new) in _grouped(differing):
         yield Change(what=_things(names), before=old, after=new)
     yield from _pairs(_units(here), _units(there))
+
+
+def _renamed(before: Topology, after: Topology) -> dict[str, str]:
+    """The chunks of the one that the other has too, and what it calls them."""
+    held = {_held(one): one.name for one in decode_chunks(after)}
+    here = {one.name: held.get(_held(one)) for one in decode_chunks(before)}
+    return {name: new for name, new in here.items() if new is not None}
 
 
 def _units(chunks: Sequence[Chunk]) -> dict[str, str]:
@@ -206,17 +210,21 @@ def _row(kv: Kv) -> str:
     return f"padded(heads = {kv.padded_heads})" if kv.padded_heads else "padded"
 
 
-def _crossings(topology: Topology) -> dict[str, str]:
-    """Which chunks take the KV of a layer of another chunk."""
+def _crossing(before: Topology, after: Topology) -> Iterator[Change]:
+    """Whose KV goes from chunk to chunk; a chunk of another name alone is no change."""
+    yield from _pairs(_crossings(before, _renamed(before, after)), _crossings(after, {}))
+
+
+def _crossings(topology: Topology, renamed: dict[str, str]) -> dict[str, str]:
     chunks = decode_chunks(topology)
-    home = {at: chunk.name for chunk in chunks for at in chunk.layers}
+    home = {at: renamed.get(chunk.name, chunk.name) for chunk in chunks for at in chunk.layers}
     readers: dict[int, list[str]] = {}
     for block in topology.blocks:
         donor = block.kv.donor
         if donor is not None and home.get(donor) != home.get(block.index):
             readers.setdefault(donor, []).append(home.get(block.index, "no chunk"))
     return {
-        f"KV of L{donor} to other chunks": f"from {home.get(donor, 'no chunk')} to "
+        f"KV of L{donor} goes": f"{home.get(donor, 'no chunk')} to "
         + ", ".join(dict.fromkeys(names))
         for donor, names in sorted(readers.items())
     }
@@ -267,7 +275,23 @@ def _scheme(one: Scheme) -> str:
 
 
 def _budgets(topology: Topology) -> dict[str, str]:
-    return {f"{one.measure} {one.relation}": f"{one.value:g}" for one in topology.budgets}
+    return {
+        f"{one.measure} {one.relation}": _amount(one.measure, one.value) for one in topology.budgets
+    }
+
+
+def _amount(measure: str, value: float) -> str:
+    """A limit in the unit that people write it in."""
+    units = MEASURES[measure]
+    if "ms" in units:
+        return f"{value:g} ms"
+    if "B" not in units:
+        return f"{value:g}"
+    scale, unit = next((s, u) for s, u in _SCALES if value >= s or s == 1)
+    return f"{value / scale:g} {unit}"
+
+
+_SCALES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
 
 
 def _verdict(topology: Topology) -> dict[str, str]:

@@ -28,7 +28,9 @@ TABLE: dict[str, tuple[str, str]] = {
 }
 
 # Over in less than a second: looking for garbage would take a tenth of it and find none.
-BRIEF = frozenset({"lint", "fmt", "show", "plan", "split", "diff", "rules", "explain", "new", "schema"})
+BRIEF = frozenset(
+    {"lint", "fmt", "show", "plan", "split", "diff", "rules", "explain", "new", "schema"}
+)
 
 
 class _Table(click.Group):

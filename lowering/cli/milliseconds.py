@@ -50,6 +50,8 @@ def rate(one: Ms, tokens: int) -> str:
 
 def apart(one: Difference) -> str:
     """-0.6 ms (-3.8 to +2.6), and whether the data resolve it."""
+    if one["low"] == one["high"] == 0:
+        return "the same ms, for all that costs is the same"
     told = f"{one['ms']:+.1f} ms ({one['low']:+.1f} to {one['high']:+.1f})"
     rest = ": the interval holds zero, and the data do not resolve it"
     return told if one["resolved"] else told + rest

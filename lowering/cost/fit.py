@@ -66,7 +66,9 @@ def fit(found: Rows) -> Fit:
 
 
 def _too_few(found: Rows, chunks: int) -> TopocError:
-    message = f"{chunks} chunks of one token, which tell {len(BASE)} costs apart only if {_LEAST} do"
+    message = (
+        f"{chunks} chunks of one token, which tell {len(BASE)} costs apart only if {_LEAST} do"
+    )
     help_ = "add `measured` blocks with ms of chunks that differ in layers, KV and context"
     return TopocError(error("cost.too-few-rows", message, Place(found.device), help=help_))
 

@@ -153,7 +153,8 @@ def step_ms(topology: Topology, block: Measurement) -> float | None:
         for words, value, unit in block.figures:
             if words == (function.name,) and value > 0:
                 return _ms(value, unit, function.tokens)
-        told = {one.chunk: one.ms for one in _rows(topology, block, [])}
+        single = [one for one in _rows(topology, block, []) if one.function == function.name]
+        told = {one.chunk: one.ms for one in single}
         names = [one.name for one in topology.chunks_of(function)]
         if names and all(name in told for name in names):
             return sum(told[name] for name in names)

@@ -145,7 +145,9 @@ class _Pass:
             for node, edges in self.edges.items():
                 for seen in (False, True):
                     least = [
-                        tuple(map(int.__add__, values(edge), after[edge.end, seen or edge.greatest]))
+                        tuple(
+                            map(int.__add__, values(edge), after[edge.end, seen or edge.greatest])
+                        )
                         for edge in edges
                         if (edge.end, seen or edge.greatest) in after
                     ]

@@ -64,7 +64,8 @@ def prepare(topology: Topology, profile: Profile | None, least: int, most: int) 
     early = []
     for budget in topology.budgets:
         gone = _within(found, budget.measure, budget.relation, budget.value)
-        early += [(f"{budget.measure} {budget.relation}", gone)] if gone else []
+        said = f"{budget.measure} {budget.relation} {amount(budget.measure, budget.value)}"
+        early += [(said, gone)] if gone else []
         limits = _bounded(limits, found, budget.measure, budget.relation, budget.value)
     return Search(space=found, judge=Judge(found), limits=limits, early=tuple(early))
 
@@ -175,6 +176,11 @@ def _within(found: Space, measure: str, relation: str, value: float) -> int:
     ]  # fmt: skip
     found.graph.remove_edges_from(gone)
     return len(gone)
+
+
+def amount(measure: str, value: float) -> str:
+    """A limit as people write it."""
+    return f"{value:g}" if "layers" in measure else f"{value / 1e9:g} GB"
 
 
 def _holds(value: float, relation: str, most: float) -> bool:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 @click.argument("after", metavar="B")
 @click.option("--format", "style", type=click.Choice(["text", "json"]), default="text")
 @click.option("--exit-code", is_flag=True, help="Exit with 1 where anything differs.")
-@click.option("--costs", help="A measured chip, or a file of costs. By default, each target's chip.")
+@click.option(
+    "--costs", help="A measured chip, or a file of costs. By default, each target's chip."
+)
 @options.define
 @options.model
 def command(

@@ -41,7 +41,7 @@ def gather(before: Topology, after: Topology, costs: str | None) -> report.Repor
         changes=cast("report.Changes", {k: [_change(c) for c in v] for k, v in _groups(found)}),
         step=apart,
         features=told,
-        not_built=[one for one in built if isinstance(one, str)],
+        not_built=list(dict.fromkeys(one for one in built if isinstance(one, str))),
     )
 
 

@@ -69,14 +69,11 @@ def _report(topology: "Topology", costs: str | None) -> "Report":
 
 def _breaches(topology: "Topology", told: "Report") -> Iterator[Diagnostic]:
     """Budgets that only a plan can measure; lint has seen to the others."""
-    from topoc.lowering.cli.size import size
+    from topoc.lowering.cli.plan.breach import amount
 
     for budget, row in zip(topology.budgets, told["budgets"], strict=True):
-        value, spare = row["value"], row["headroom"]
-        if value is None or spare is None or budget.measure != "disk per chunk":
-            continue
-        if spare < 0 or (spare == 0 and budget.relation in {"<", ">"}):
-            is_ = f"{budget.measure} is {size(round(value))} in `{row['chunk']}`"
-            message = f"{is_}, and the budget is {budget.relation} {size(round(budget.value))}"
+        is_ = amount(budget, row, told)
+        if is_ is not None:
+            message = f"{budget.measure} is {is_[0]}, and the budget is {budget.relation} {is_[1]}"
             help_ = "change the chunks, or state the budget anew"
             yield error("expect.breach", message, budget.span, help=help_)

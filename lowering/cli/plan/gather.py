@@ -175,9 +175,7 @@ def _embedding(plan: Plan) -> report.Table:
     return report.Table(name="embed", shape=[rows, width], dtype=kind, bytes=size)
 
 
-def _budget(
-    plan: Plan, budget: Budget, chunks: list[report.Chunk], times: Times
-) -> report.Budget:
+def _budget(plan: Plan, budget: Budget, chunks: list[report.Chunk], times: Times) -> report.Budget:
     found = _measured(plan, budget.measure, chunks, times)
     tightest = min(found, key=lambda one: _headroom(budget, one.value), default=None)
     return report.Budget(

@@ -15,9 +15,7 @@ from topoc.lowering.split.space import spelled as cut
 from topoc.lowering.split.split import Choice, Search
 
 
-def emit(
-    search: Search, file: str, folder: Path, settings: tuple[str, ...]
-) -> Iterator[Path]:
+def emit(search: Search, file: str, folder: Path, settings: tuple[str, ...]) -> Iterator[Path]:
     """Write a file for each split; one that is there already is never replaced."""
     base = _base(search.space.topology, file, folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -72,9 +70,7 @@ def _doc(search: Search, one: Choice) -> str:
 def _allowed(topology: Topology, one: Choice) -> list[tuple[str, str]]:
     """The base's allowances that the split needs too: a file does not inherit them."""
     here = recut.recut(topology, one.cuts)
-    unused = {
-        finding.at.at for finding in lint(here) if finding.code == "allow.unused"
-    }
+    unused = {finding.at.at for finding in lint(here) if finding.code == "allow.unused"}
     return [(line.code, line.reason) for line in here.allowances if line.span not in unused]
 
 

@@ -96,7 +96,5 @@ def _refused(search: Search) -> list[report.Refused]:
         chunks = sum(any(one.code == code for one in said) for said in judge.faulty.values())
         splits = [one for one in judge.refused if any(f.code == code for f in one.findings)]
         example = next(f.message for one in splits for f in one.findings if f.code == code)
-        found.append(
-            report.Refused(code=code, chunks=chunks, splits=len(splits), example=example)
-        )
+        found.append(report.Refused(code=code, chunks=chunks, splits=len(splits), example=example))
     return found

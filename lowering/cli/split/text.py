@@ -13,9 +13,9 @@ def as_text(told: report.Report, *, explain: bool) -> str:
     if told["least"] == told["most"]:
         chunks = f"{told['least']} chunk{'s' * (told['least'] != 1)}"
     source = f"ms as fitted on {told['costs']}" if told["costs"] else "no ms: no chip was measured"
-    lines = [f"{told['topology']}: {_count(told)} by {told['objective']}, {chunks}; {source}", ""]
+    lines = [f"{told['topology']}: {_count(told)}, {chunks}; {source}", ""]
     lines += [*_splits(told["splits"])]
-    lines += [*_ties(told["splits"])]
+    lines += [*_ties(told)]
     if told["layouts"]:
         lines += ["", "layouts beside it, cut like this", *_layouts(told["layouts"])]
     if explain:
@@ -24,8 +24,11 @@ def as_text(told: report.Report, *, explain: bool) -> str:
 
 
 def _count(told: report.Report) -> str:
-    count = len(told["splits"])
-    return "the best split" if count == 1 else f"the {count} best splits"
+    count, objectives = len(told["splits"]), told["objective"].split(",")
+    if len(objectives) > 1:
+        return f"{count} split{'s' * (count != 1)} that none beats by {' and '.join(objectives)}"
+    best = "no split fits" if count == 0 else f"the {count} best splits"
+    return f"{'the best split' if count == 1 else best} by {objectives[0]}"
 
 
 def _name(layers: Sequence[int]) -> str:
@@ -59,25 +62,27 @@ def _measured(figures: Sequence[report.Figure]) -> Iterator[str]:
         yield f"measured as {one['topology']}: {span} ms on {one['device']}{but}"
 
 
-def _ties(splits: Sequence[report.Split]) -> Iterator[str]:
-    """Which of the splits the data can't tell from the best."""
+def _ties(told: report.Report) -> Iterator[str]:
+    """Which splits the data can't tell from the best, and which of those were measured."""
     ties = [
         place
-        for place, one in enumerate(splits, 1)
+        for place, one in enumerate(told["splits"], 1)
         if one["from_best"] and not one["from_best"]["resolved"]
     ]
-    if not ties:
-        return
-    yield ""
-    yield (
-        f"{_runs(ties)} tie with 1: the interval of the difference holds zero, and the data do"
-        " not tell which is faster"
-    )
-    seen = dict.fromkeys(
-        figure["topology"] for place in (1, *ties) for figure in splits[place - 1]["measured"]
-    )
-    if seen:
-        yield f"measured among these: {', '.join(seen)}"
+    if ties:
+        yield ""
+        yield (
+            f"{_runs(ties)} tie with 1: the interval of the difference holds zero, and the data do"
+            " not tell which is faster"
+        )
+    close = [
+        layout["name"]
+        for layout in told["layouts"]
+        if layout["measured"] and not layout["refused"]
+        if layout["from_best"] and not layout["from_best"]["resolved"]
+    ]
+    if close:
+        yield f"measured layouts that tie with 1: {', '.join(close)}"
 
 
 def _runs(places: Sequence[int]) -> str:
