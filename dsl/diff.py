@@ -256,8 +256,8 @@ def _quantisation(before: Topology, after: Topology) -> Iterator[Change]:
     for (role, layer), (was, now) in found.items():
         by_role.setdefault((role, was, now), []).extend([] if layer is None else [layer])
     merged: dict[tuple[tuple[int, ...], str | None, str | None], list[str]] = {}
-    for (role, was, now), layers in by_role.items():
-        merged.setdefault((tuple(layers), was, now), []).append(role)
+    for (role, was, now), found_in in by_role.items():
+        merged.setdefault((tuple(found_in), was, now), []).append(role)
     for (layers, was, now), roles in merged.items():
         of = f" of {listed(layers)}" if layers else ""
         yield Change(what=", ".join(roles) + of, before=was, after=now)

@@ -290,7 +290,7 @@ def test_states_cost_what_no_tensor_costs():
 def test_many_tokens_cost_more_and_few_hardly():
     profile = fitted().profile
     topology = measured("prefill_512_padded")[0]
-    one, many = (sum(map(lambda f: chunk_ms(profile, f), features(topology, f)))
+    one, many = (sum(chunk_ms(profile, one) for one in features(topology, f))
                  for f in topology.functions)  # fmt: skip
     assert many == pytest.approx(52.1 + 49.1 + 88.0 + 87.8, rel=0.15)
     three, _ = resolved(gemma4("functions decode, verify(tokens = 3)"))

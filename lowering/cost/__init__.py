@@ -11,7 +11,7 @@ from topoc.lowering.cost.predict import (
     chunk_time,
     estimate,
 )
-from topoc.lowering.cost.profile import Profile, choose, chips, shipped
+from topoc.lowering.cost.profile import Profile, chips, choose, shipped
 
 __all__ = [
     "Change",

@@ -171,8 +171,11 @@ def _donors(topology: Topology, function: Function, end: int) -> list[_Donor]:
 
 
 def _donor(topology: Topology, function: Function, at: int, readers: tuple[int, ...]) -> _Donor:
-    """Where the host writes, a reader's chunk takes the cache and the fresh rows, nothing more
-    leaves; else the donor's chunk hands the written view on, in rows without padding."""
+    """What one layer's KV costs at the walls.
+
+    Where the host writes, a reader's chunk takes the cache and the fresh rows, and nothing more
+    leaves; else the donor's chunk hands the written view on, in rows without padding.
+    """
     block, row = topology.blocks[at], _row(topology, at)
     if _by_host(block.kv, function):
         enters = cache_bytes(topology, block) + row * function.tokens

@@ -6,8 +6,9 @@ the base leaves of their own rows, so that a few coarse rows can't bend it.
 """
 
 from collections.abc import Sequence
+from math import sqrt
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.dsl.plain import Plain
@@ -42,10 +43,9 @@ def fit(found: Rows) -> Fit:
     if not any(solved):
         raise _too_few(found, len(groups))
     others = [_without(base, one) for one in base]
-    wrong = nnls.squares(_design(base), _values(base), solved)
-    used = sum(value > 0 for value in solved)
-    freedom = max(1, len(groups) - used)
-    sigma = (wrong / len(base) * len(groups) / freedom) ** 0.5
+    wrong = nnls.squares(_design(base), _values(base), solved) / len(base)
+    freedom = max(1, len(groups) - sum(value > 0 for value in solved))
+    sigma = sqrt(wrong * len(groups) / freedom)
     profile = Profile(
         chip=found.chip or "",
         device=found.device,
@@ -58,7 +58,7 @@ def fit(found: Rows) -> Fit:
         errors=Errors(
             rows=len(base),
             chunks=len(groups),
-            rmse=(wrong / len(base)) ** 0.5,
+            rmse=sqrt(wrong),
             left_out=_rms([b - a.ms for a, b in zip(base, others, strict=True)]),
         ),
     )
@@ -107,7 +107,7 @@ def _ranges(found: Sequence[Features]) -> dict[str, tuple[float, float]]:
 
 
 def _rms(errors: Sequence[float]) -> float:
-    return (sum(one * one for one in errors) / len(errors)) ** 0.5
+    return sqrt(sum(one * one for one in errors) / len(errors))
 
 
 def _later(profile: Profile, found: Rows) -> Profile:
@@ -145,8 +145,6 @@ def _with(
     ranges: dict[str, tuple[float, float]] | None = None,
 ) -> Profile:
     """One coefficient more, if there are rows enough to tell its spread."""
-    from attrs import evolve
-
     if len(points) < _NEEDED:
         return profile
     squared = sum(x * x for x, _ in points)

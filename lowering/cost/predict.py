@@ -6,6 +6,7 @@ Plain arithmetic on stored coefficients: `topoc plan` calls it and may load no a
 """
 
 from collections.abc import Sequence
+from math import sqrt
 
 from attrs import frozen
 
@@ -132,7 +133,7 @@ def _half(profile: Profile, found: Vector, chunks: int) -> float:
         for b, value in zip(base, row, strict=True)
     )
     doubt += sum(profile.variance.get(name, 0.0) * found.get(name, 0.0) ** 2 for name in LATER)
-    return quantile(profile.freedom) * float(chunks * profile.sigma**2 + max(doubt, 0.0)) ** 0.5
+    return quantile(profile.freedom) * sqrt(chunks * profile.sigma**2 + max(doubt, 0.0))
 
 
 def quantile(freedom: int) -> float:

@@ -124,8 +124,10 @@ def _profile(told: Any) -> Profile:  # JSON values
     if not isinstance(told, dict) or set(told) != {"schema", *names} or told["schema"] != SCHEMA:
         message = f"expected an object of `{SCHEMA}` with {', '.join(names)}"
         raise ValueError(message)
-    counts = {"rows", "chunks"}
-    errors = {key: (int if key in counts else _number)(v) for key, v in told["errors"].items()}
+    errors = told["errors"]
+    if set(errors) != {one.name for one in fields(Errors)}:
+        message = "its errors are not those of a fit"
+        raise ValueError(message)
     covariance = tuple(tuple(map(_number, row)) for row in told["covariance"])
     if [len(row) for row in covariance] != [len(BASE)] * len(BASE):
         message = f"the covariance has {len(BASE)} rows of {len(BASE)}"
@@ -139,7 +141,12 @@ def _profile(told: Any) -> Profile:  # JSON values
         sigma=_positive(told["sigma"]),
         freedom=max(1, int(told["freedom"])),
         ranges={str(key): _span(pair) for key, pair in told["ranges"].items()},
-        errors=Errors(**errors),
+        errors=Errors(
+            rows=int(errors["rows"]),
+            chunks=int(errors["chunks"]),
+            rmse=_positive(errors["rmse"]),
+            left_out=_positive(errors["left_out"]),
+        ),
     )
 
 

@@ -6,6 +6,7 @@ leaves the graph, and no split with it is looked at again.
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 
 from attrs import define, field, frozen
 
@@ -55,7 +56,7 @@ class Judge:
         return False
 
     def _faults(self, cuts: Cuts, found: tuple[Diagnostic, ...]) -> Iterator[tuple[Run, str]]:
-        for at, run in enumerate(zip(cuts, cuts[1:], strict=False)):
+        for at, run in enumerate(pairwise(cuts)):
             codes = {one.code for one in found if _stands_at(one, cuts, at, self.space.topology)}
             if codes:
                 yield from ((run, code) for code in sorted(codes & self._alone(run)))
@@ -78,11 +79,14 @@ def errors(topology: Topology, cuts: Cuts) -> tuple[Diagnostic, ...]:
 def _stands_at(finding: Diagnostic, cuts: Cuts, at: int, topology: Topology) -> bool:
     """Whether a finding points at a chunk of a split, in the split's own text."""
     here = recut(topology, cuts)
-    line = here.chunks[at].span.line if here.chunks[at].span else 0
-    name = here.span.source.name if here.span else ""
+    chunk, whole = here.chunks[at].span, here.span
+    if chunk is None or whole is None:
+        message = "a split that was made has places in its own text"
+        raise AssertionError(message)
     places = [finding.at.at, *(one.at for one in finding.related)]
-    spans = [one for one in places if isinstance(one, Span) and one.source.name == name]
-    return any(one.line == line for one in spans)
+    spans = [one for one in places if isinstance(one, Span)]
+    own = [one for one in spans if one.source.name == whole.source.name]
+    return any(one.line == chunk.line for one in own)
 
 
 def tally_refusals(judge: Judge) -> Mapping[str, int]:

@@ -45,8 +45,7 @@ def beside(path: str, topology: Topology, model: Path | None) -> tuple[Known, ..
     found = []
     for one in sorted(files):
         for loaded in _loaded(loader, str(one)):
-            if _comparable(loaded, topology):
-                found.append(_known(loaded, topology))
+            found += [_known(loaded, topology)] if _comparable(loaded, topology) else []
     names: dict[str, Known] = {}
     for known in found:
         names.setdefault(known.name, known)

@@ -51,11 +51,6 @@ def text_of(
     `base` is what it extends, as written; `allowed` the codes that it allows, with the reasons;
     `settings` statements that the command line gave and the base's file does not hold.
     """
-    own = [
-        f"chunk {chunk.name}(function = {function.name}) = {_parts(chunk.parts)}"
-        for function in topology.functions
-        for chunk in function.chunks or ()
-    ]
     allows = [f"allow {code} because {json.dumps(reason)}" for code, reason in allowed]
     lines = [
         f"topology {name_of(topology, cuts)} extends {base} {{",
@@ -63,11 +58,20 @@ def text_of(
         "status prototype",
         *settings,
         *(line.strip() for line in _lines(topology, cuts)),
-        *own,
+        *_own(topology),
         *allows,
         "}",
     ]
     return lay_out(Source(f"{name_of(topology, cuts)}.topo", "\n".join(lines)))
+
+
+def _own(topology: Topology) -> list[str]:
+    """The chunk lines of functions with lists of their own, which all chunk lines replace."""
+    return [
+        f"chunk {chunk.name}(function = {function.name}) = {_parts(chunk.parts)}"
+        for function in topology.functions
+        for chunk in function.chunks or ()
+    ]
 
 
 def _lines(topology: Topology, cuts: Cuts) -> list[str]:

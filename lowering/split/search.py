@@ -10,7 +10,9 @@ splits whose greatest chunk has this value the sums decide, as anywhere.
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from heapq import heappop, heappush
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from attrs import evolve, frozen
@@ -90,10 +92,14 @@ def _feasible(graph: "nx.DiGraph[int]", order: Sequence[Term], limits: Limits) -
 
 def key(graph: "nx.DiGraph[int]", order: Sequence[Term], cuts: "Cuts") -> Values:
     """What a split comes to by each term."""
-    edges = [graph[a][b] for a, b in zip(cuts, cuts[1:], strict=False)]
+    edges = [graph[a][b] for a, b in pairwise(cuts)]
     return tuple(
         (max if term.greatest else sum)(edge[term.measure] for edge in edges) for term in order
     )
+
+
+def _bounded(at: int, edge: _Edge) -> Values:
+    return edge.bounded[at : at + 1]
 
 
 class _Pass:
@@ -114,10 +120,7 @@ class _Pass:
         self.edges = {node: self._edges(node, names, greatest) for node in graph.nodes}
         self.start = greatest is None
         self.rest = self._rest([0] * len(order), lambda edge: edge.sums)
-        self.kept = [
-            self._rest([0], lambda edge, at=at: edge.bounded[at : at + 1])
-            for at in range(len(sums))
-        ]
+        self.kept = [self._rest([0], partial(_bounded, at)) for at in range(len(sums))]
 
     def _edges(
         self, node: int, names: tuple[list[str], list[str]], greatest: tuple[str, int] | None
@@ -188,7 +191,7 @@ class _Pass:
 
     def _stands(self, cuts: "Cuts") -> bool:
         """Whether no chunk of a beginning has left the graph meanwhile."""
-        return all(self.graph.has_edge(a, b) for a, b in zip(cuts, cuts[1:], strict=False))
+        return all(self.graph.has_edge(a, b) for a, b in pairwise(cuts))
 
     def _over(self, used: int, state: tuple[int, bool], held: Values) -> bool:
         """Whether a beginning breaks a bound, however it ends."""

@@ -1,10 +1,11 @@
-"""All ways to cut a model into chunks: a graph whose paths from the first layer to the end they are.
+"""All ways to cut a model into chunks, as the paths of a graph from its first layer to the end.
 
 A node is a boundary: 0 before the first layer, n after the last. An edge from a to b is the chunk
 of layers a to b - 1. What it costs depends on nothing but a and b: shared KV leaves a chunk if some
 later layer reads it, whichever chunk that layer is in.
 """
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from attrs import frozen
@@ -36,7 +37,7 @@ class Space(Plain):
 
     def features(self, cuts: Cuts) -> tuple[Features, ...]:
         """The features of each chunk of a split."""
-        pairs = zip(cuts, cuts[1:], strict=False)
+        pairs = pairwise(cuts)
         return tuple(self.run(first, end) for first, end in pairs)
 
     def run(self, first: int, end: int) -> Features:
@@ -87,4 +88,4 @@ def cuts_of(chunks: tuple[Chunk, ...]) -> Cuts:
 
 def spelled(cuts: Cuts) -> str:
     """A split as its number of layers in each chunk: 8/17/10."""
-    return "/".join(str(end - first) for first, end in zip(cuts, cuts[1:], strict=False))
+    return "/".join(str(end - first) for first, end in pairwise(cuts))

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 def command(
     before: str,
     after: str,
+    *,
     style: str,
     costs: str | None,
     define: tuple[tuple[str, float], ...],
     model: Path | None,
-    *,
     exit_code: bool,
 ) -> None:
     """Tell what differs between the topologies A and B: what moved, bytes, ms and features.

@@ -1,7 +1,7 @@
 """From two topologies to what is told of their differences."""
 
 from collections.abc import Iterator
-from typing import cast
+from typing import Literal, cast
 
 from topoc.dsl import diff
 from topoc.dsl.diagnostic import TopocError
@@ -136,13 +136,15 @@ def _features(before: Table, after: Table) -> Iterator[report.Feature]:
         old, new = before.get(key), after.get(key)
         if old == new:
             continue
-        what = "added" if old is None else "removed" if new is None else "changed"
+        what: Literal["added", "removed", "changed"] = "changed"
+        if old is None or new is None:
+            what = "added" if old is None else "removed"
         chunk, function, name = key
         yield report.Feature(
             chunk=chunk,
             function=function,
             name=name,
-            change=cast("report.Literal['added', 'removed', 'changed']", what),
+            change=what,
             before=old[0] if old else None,
             after=new[0] if new else None,
             breaks_host=old is not None or (new is not None and new[1]),

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 @options.model
 def command(
     file: str,
+    *,
     style: str,
     costs: str | None,
     name: str | None,

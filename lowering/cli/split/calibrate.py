@@ -1,4 +1,4 @@
-"""`topoc split --calibrate`: the costs of a device from `measured` blocks, and how well they fit."""
+"""`topoc split --calibrate`: costs of a device from `measured` blocks, and how well they fit."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
