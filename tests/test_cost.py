@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from measured_rows import HELD_OUT, PHONE, fitted, fourteen, held_out, measured
+from small_models import models
 from tiny_config import tiny
 from topo_text import gemma4, resolved, table
 
@@ -31,8 +32,9 @@ from topoc.lowering.cost import (
 from topoc.lowering.cost.fit import fit
 from topoc.lowering.cost.predict import quantile, vector
 from topoc.lowering.cost.profile import dumps, read
-from topoc.lowering.cost.rows import rows
+from topoc.lowering.cost.rows import rows, step_ms
 from topoc.lowering.cost.stored import element_bytes, role_elements
+from topoc.lowering.split.recut import recut
 
 LAYOUTS = Path(__file__).parent / "layouts"
 UNKNOWN = {"future_cascading", "future_duo", "future_layerskip", "future_quest", "ledger"}
@@ -100,6 +102,21 @@ def test_shared_kv_leaves_its_owner_once_and_enters_each_reader():
     own, b, c = features(topology, decode(topology))
     assert own.kv_out - own.kv_in == b.kv_in == c.kv_in == view
     assert b.kv_out == c.kv_out == 0
+
+
+@given(models(), st.sampled_from(["append", "blend"]), st.data())
+def test_kv_is_that_of_the_budget_however_a_model_is_cut(layers, write, data):
+    count = len(layers.layers)
+    inner = data.draw(st.sets(st.integers(1, count - 1)))
+    cuts = (0, *sorted(inner), count)
+    topology, _ = resolved(
+        'topology t {\n model "any.json"\n target ane ios18 a19\n context 64\n'
+        f" kv {{ all: write {write} }}\n functions decode\n"
+        f" chunk whole = L0-{count - 1} + norm + head(argmax)\n}}\n",
+        layers=lambda _: layers,
+    )
+    made = recut(topology, cuts)
+    assert sum(one.kv for one in features(made, decode(made))) == kv_io(made)
 
 
 def test_a_state_crosses_no_wall_and_counts_as_state():
@@ -317,6 +334,14 @@ def test_a_chunk_that_falls_off_the_engine_is_left_aside():
     read_ = rows([topology], PHONE)
     assert [one.chunk for one in read_.rows] == ["two"]
     assert "80 % of it runs on the Neural Engine" in read_.aside[0]
+
+
+def test_tokens_a_second_are_those_of_all_tokens_of_a_call():
+    block = 'measured on 2026-04-14 {\n device "X"\n prefill_64 640 tok/s\n decode 40 tok/s\n }'
+    topology, _ = resolved(gemma4(f"functions decode, prefill(tokens = 64)\n {block}"))
+    told = {one.function: one.ms for one in rows([topology], "X").calls}
+    assert told == {"prefill_64": 100, "decode": 25}
+    assert step_ms(topology, topology.measurements[0]) == 25
 
 
 # Predictions.

@@ -107,6 +107,13 @@ def test_three_to_two_says_that_the_data_do_not_resolve_it(topoc_):
     assert "the interval holds zero, and the data do not resolve it" in told
 
 
+def test_the_page_holds_what_the_command_prints():
+    page = (FOLDER.parents[1] / "docs" / "cost.md").read_text("utf-8")
+    costs, _, rest = (GOLDEN / "calibrate.expect").read_text("utf-8").partition("\n\nrows ")
+    assert costs in page
+    assert rest.partition("\n\n")[2].rstrip() in page
+
+
 # Splits.
 
 
@@ -257,6 +264,16 @@ def test_an_emitted_split_keeps_allowances_and_definitions(topoc_, tmp_path):
     assert not [one for one in findings if one.severity is Severity.ERROR]
     result = topoc_("split", path, "--chunks", "2", "--top", "1", "--emit", tmp_path, status=2)
     assert codes(result) == ["name.duplicate"]
+
+
+def test_a_function_keeps_its_own_chunks(topoc_, tmp_path):
+    base = LAYOUTS / "prefill_skips_readers.topo"
+    topoc_("split", base, "--chunks", "3", "--top", "1", "--emit", tmp_path)
+    (made,) = tmp_path.glob("*.topo")
+    (source, _), (split, findings) = load(base, layers=table), load(made, layers=table)
+    assert not [one for one in findings if one.severity is Severity.ERROR]
+    assert split.functions[1].chunks == source.functions[1].chunks is not None
+    assert len(split.chunks) == 3
 
 
 def test_what_has_no_file_of_its_own_is_not_extended(topoc_, tmp_path):

@@ -1,8 +1,8 @@
 """Which splits may be: what lint says of them, asked of the rules as they are.
 
-A whole split is judged by running every rule over it. Where a finding stands at one of its chunks
-and stands there still when all other layers are cut one by one, the chunk alone is at fault: it
-leaves the graph, and no split with it is looked at again.
+A whole split is judged by running every rule over it. Where a finding stands at one of its chunks,
+and stands there still when the rest is cut layer by layer and when it is not cut at all, the chunk
+alone is at fault: it leaves the graph, and no split with it is looked at again.
 """
 
 from collections.abc import Iterator, Mapping
@@ -62,12 +62,16 @@ class Judge:
                 yield from ((run, code) for code in sorted(codes & self._alone(run)))
 
     def _alone(self, run: Run) -> set[str]:
-        """The codes of errors at a chunk when every other layer is a chunk of its own."""
+        """The codes of errors at a chunk however the rest is cut: in single layers, and not."""
         first, end = run
-        cuts = (*range(first + 1), *range(end, self.space.layers + 1))
-        topology = self.space.topology
-        found = errors(topology, cuts)
-        return {one.code for one in found if _stands_at(one, cuts, first, topology)}
+        topology, count = self.space.topology, self.space.layers
+        finest = (*range(first + 1), *range(end, count + 1))
+        coarsest = tuple(sorted({0, first, end, count}))
+        told = [
+            {one.code for one in errors(topology, cuts) if _stands_at(one, cuts, at, topology)}
+            for cuts, at in ((finest, first), (coarsest, int(first > 0)))
+        ]
+        return told[0] & told[1]
 
 
 def errors(topology: Topology, cuts: Cuts) -> tuple[Diagnostic, ...]:
