@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from jsonschema import Draft202012Validator
-from measured_rows import FITTED, FOLDER, HELD_OUT, fitted
+from measured_rows import FITTED, FOLDER, HELD_OUT, fitted, measured
 from tiny_config import deep, tiny
 from topo_text import table
 
@@ -17,7 +17,7 @@ from topoc.dsl.cli import main
 from topoc.dsl.diagnostic import Severity
 from topoc.dsl.load import load
 from topoc.lowering.cli.schema import as_text
-from topoc.lowering.cost import shipped
+from topoc.lowering.cost import change, features, shipped
 from topoc.lowering.cost.profile import dumps, read
 from topoc.lowering.split.space import cuts_of
 
@@ -112,6 +112,23 @@ def test_the_page_holds_what_the_command_prints():
     costs, _, rest = (GOLDEN / "calibrate.expect").read_text("utf-8").partition("\n\nrows ")
     assert costs in page
     assert rest.partition("\n\n")[2].rstrip() in page
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "row"),
+    [
+        ("swa4_padded", "threeway_padded", "four chunks to three (8/7/10/10 to 8/17/10)"),
+        ("swa4_padded", "merged2_padded", "four to two (15/20)"),
+        ("threeway_padded", "merged2_padded", "three to two"),
+        ("swa4_padded", "swa4_8k_padded", "2048 positions to 8192"),
+    ],
+)
+def test_the_page_holds_the_intervals_of_changes(before, after, row):
+    page = (FOLDER.parents[1] / "docs" / "cost.md").read_text("utf-8")
+    old, new = (features(one, one.functions[0]) for one in measured(before, after))
+    found = change(fitted().profile, old, new)
+    told = f"| {row} | {found.ms:+.1f} ms | {found.low:+.1f} to {found.high:+.1f} |"
+    assert told in page
 
 
 # Splits.
