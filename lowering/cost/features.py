@@ -20,8 +20,8 @@ _PAIR = 2  # K and V
 _MB = 1e6
 
 
-@frozen(kw_only=True)
-class Features:
+@frozen(kw_only=True, eq=False, repr=False)
+class Features(Plain):
     """One chunk in one call of a function. Bytes, tokens and elements of weight matrices."""
 
     weights: int  # streamed once a call, as stored: layers, projections, the head

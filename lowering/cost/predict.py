@@ -26,8 +26,8 @@ _SLACK = 0.01  # of a range's ends: rounding is no extrapolation
 Vector = dict[str, float]
 
 
-@frozen(kw_only=True)
-class Estimate:
+@frozen(kw_only=True, eq=False, repr=False)
+class Estimate(Plain):
     """Milliseconds; `low` to `high` is the interval, `outside` what the fit has not seen."""
 
     ms: float

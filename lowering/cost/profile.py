@@ -2,20 +2,21 @@
 
 import json
 from collections.abc import Callable
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
 from attrs import asdict, fields, frozen
 
+from topoc.dsl import targets
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.dsl.plain import Plain
+from topoc.dsl.targets import CHIPS
 
 SCHEMA = "topoc.costs/1"
 BASE = ("dispatch", "weights", "kv", "attended")  # fitted together, on calls of one token
 LATER = ("state", "work", "host")  # each fitted on what the base leaves unexplained
 LARGEST = 100_000  # bytes of a file
+_FOLDER = Path(targets.__file__).parent / "costs"
 
 Span = tuple[float, float]
 
@@ -51,19 +52,14 @@ class Profile(Plain):
 
 def shipped(chip: str | None) -> Profile | None:
     """The profile of a chip that topoc has measurements of."""
-    known = _shipped()
-    return known.get(chip) if chip else None
+    if chip not in CHIPS or not (_FOLDER / f"{chip}.json").is_file():
+        return None
+    return read(_FOLDER / f"{chip}.json")
 
 
 def chips() -> tuple[str, ...]:
     """The chips that have one."""
-    return tuple(sorted(_shipped()))
-
-
-@cache
-def _shipped() -> dict[str, Profile]:
-    folder = Path(str(files("topoc.dsl"))) / "targets" / "costs"
-    return {one.stem: read(one) for one in sorted(folder.glob("*.json"))}
+    return tuple(sorted(one.stem for one in _FOLDER.glob("*.json")))
 
 
 def choose(wanted: str | None, chip: str | None) -> Profile | None:
@@ -73,14 +69,14 @@ def choose(wanted: str | None, chip: str | None) -> Profile | None:
     """
     if wanted is None:
         return shipped(chip)
-    if shipped(wanted) is not None or not Path(wanted).exists():
-        found = shipped(wanted)
-        if found is None:
-            known = ", ".join(chips())
-            message = f"`{wanted}` is no file of costs and no chip that was measured"
-            help_ = f"measured chips: {known}; `topoc split --calibrate` makes a file"
-            raise TopocError(error("cost.unknown", message, Place(wanted), help=help_))
+    found = shipped(wanted)
+    if found is not None:
         return found
+    if not Path(wanted).exists():
+        known = ", ".join(chips())
+        message = f"`{wanted}` is no file of costs and no chip that was measured"
+        help_ = f"measured chips: {known}; `topoc split --calibrate` makes a file"
+        raise TopocError(error("cost.unknown", message, Place(wanted), help=help_))
     return read(Path(wanted))
 
 
