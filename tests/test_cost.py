@@ -19,19 +19,19 @@ from topoc.dsl.diagnostic import TopocError
 from topoc.dsl.load import Loader, load
 from topoc.dsl.measure import fp16_bytes, kv_io
 from topoc.dsl.resolve import Given
-from topoc.lowering.cost import (
+from topoc.lowering.cost import nnls
+from topoc.lowering.cost.features import features
+from topoc.lowering.cost.fit import fit
+from topoc.lowering.cost.predict import (
     call,
     change,
     chunk_ms,
     chunk_time,
     estimate,
-    features,
-    nnls,
-    shipped,
+    quantile,
+    vector,
 )
-from topoc.lowering.cost.fit import fit
-from topoc.lowering.cost.predict import quantile, vector
-from topoc.lowering.cost.profile import dumps, read
+from topoc.lowering.cost.profile import dumps, read, shipped
 from topoc.lowering.cost.rows import rows, step_ms
 from topoc.lowering.cost.stored import element_bytes, role_elements
 from topoc.lowering.split.recut import recut

@@ -17,8 +17,9 @@ from topoc.dsl.cli import main
 from topoc.dsl.diagnostic import Severity
 from topoc.dsl.load import load
 from topoc.lowering.cli.schema import as_text
-from topoc.lowering.cost import change, features, shipped
-from topoc.lowering.cost.profile import dumps, read
+from topoc.lowering.cost.features import features
+from topoc.lowering.cost.predict import change
+from topoc.lowering.cost.profile import dumps, read, shipped
 from topoc.lowering.split.space import cuts_of
 
 GOLDEN = Path(__file__).parent / "golden" / "split"

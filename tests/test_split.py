@@ -14,7 +14,8 @@ from topo_text import gemma3, gemma4, resolved, table
 from topoc.dsl.diagnostic import TopocError, error
 from topoc.dsl.lint.engine import lint
 from topoc.dsl.load import load
-from topoc.lowering.cost import attoseconds, chunk_time, features
+from topoc.lowering.cost.features import features
+from topoc.lowering.cost.predict import attoseconds, chunk_time
 from topoc.lowering.split import judge
 from topoc.lowering.split.recut import recut
 from topoc.lowering.split.search import BYTES, OBJECTIVES, TIME, Limits, Term, key, paths

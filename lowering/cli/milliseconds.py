@@ -1,8 +1,9 @@
 """Milliseconds as people and programs read them."""
 
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
-from topoc.lowering.cost import Change, Estimate
+if TYPE_CHECKING:  # a plan without costs loads none of it
+    from topoc.lowering.cost.predict import Change, Estimate
 
 
 class Ms(TypedDict):
@@ -23,13 +24,13 @@ class Difference(TypedDict):
     resolved: bool
 
 
-def milliseconds(one: Estimate) -> Ms:
+def milliseconds(one: "Estimate") -> Ms:
     """An estimate as JSON has it, to a thousandth of a ms."""
     low, high = round(one.low, 3), round(one.high, 3)
     return Ms(ms=round(one.ms, 3), low=low, high=high, outside=list(one.outside))
 
 
-def difference(one: Change) -> Difference:
+def difference(one: "Change") -> Difference:
     """A change as JSON has it."""
     low, high = round(one.low, 3), round(one.high, 3)
     return Difference(ms=round(one.ms, 3), low=low, high=high, resolved=one.resolved)

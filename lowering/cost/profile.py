@@ -7,16 +7,14 @@ from typing import Any, cast
 
 from attrs import asdict, fields, frozen
 
-from topoc.dsl import targets
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.dsl.plain import Plain
-from topoc.dsl.targets import CHIPS
+from topoc.dsl.targets import COSTS, costs_of
 
 SCHEMA = "topoc.costs/1"
 BASE = ("dispatch", "weights", "kv", "attended")  # fitted together, on calls of one token
 LATER = ("state", "work", "host")  # each fitted on what the base leaves unexplained
 LARGEST = 100_000  # bytes of a file
-_FOLDER = Path(targets.__file__).parent / "costs"
 
 Span = tuple[float, float]
 
@@ -52,14 +50,13 @@ class Profile(Plain):
 
 def shipped(chip: str | None) -> Profile | None:
     """The profile of a chip that topoc has measurements of."""
-    if chip not in CHIPS or not (_FOLDER / f"{chip}.json").is_file():
-        return None
-    return read(_FOLDER / f"{chip}.json")
+    path = costs_of(chip)
+    return None if path is None else read(path)
 
 
 def chips() -> tuple[str, ...]:
     """The chips that have one."""
-    return tuple(sorted(one.stem for one in _FOLDER.glob("*.json")))
+    return tuple(sorted(one.stem for one in COSTS.glob("*.json")))
 
 
 def choose(wanted: str | None, chip: str | None) -> Profile | None:

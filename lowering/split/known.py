@@ -11,7 +11,7 @@ from topoc.dsl.load import Loader
 from topoc.dsl.model import Topology
 from topoc.dsl.plain import Plain
 from topoc.dsl.resolve import Given
-from topoc.lowering.cost import Features, features
+from topoc.lowering.cost.features import Features, features
 from topoc.lowering.cost.rows import device_of, step_ms
 from topoc.lowering.split.judge import errors
 from topoc.lowering.split.space import Cuts, cuts_of

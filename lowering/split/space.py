@@ -12,7 +12,9 @@ from attrs import frozen
 
 from topoc.dsl.model import Chunk, Function, Part, Topology
 from topoc.dsl.plain import Plain
-from topoc.lowering.cost import Features, Profile, Tally, chunk_time, tally
+from topoc.lowering.cost.features import Features, Tally, tally
+from topoc.lowering.cost.predict import chunk_time
+from topoc.lowering.cost.profile import Profile
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -7,7 +7,9 @@ from attrs import evolve, frozen
 from topoc.dsl.diagnostic import Diagnostic, Place, TopocError, error
 from topoc.dsl.model import Function, Topology
 from topoc.dsl.plain import Plain
-from topoc.lowering.cost import Change, Estimate, Features, Profile, attoseconds, call, change
+from topoc.lowering.cost.features import Features
+from topoc.lowering.cost.predict import Change, Estimate, attoseconds, call, change
+from topoc.lowering.cost.profile import Profile
 from topoc.lowering.split.judge import Judge
 from topoc.lowering.split.search import (
     BYTES,

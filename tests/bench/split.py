@@ -24,7 +24,7 @@ from attrs import evolve
 from layer_tables import gemma4_e4b
 from topo_text import resolved
 
-from topoc.lowering.cost import shipped
+from topoc.lowering.cost.profile import shipped
 from topoc.lowering.split.search import OBJECTIVES
 from topoc.lowering.split.split import best, pareto, prepare
 

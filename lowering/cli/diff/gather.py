@@ -9,15 +9,9 @@ from topoc.dsl.measure import decode_chunks
 from topoc.dsl.model import Function, Topology
 from topoc.lowering.cli.diff import report
 from topoc.lowering.cli.milliseconds import difference, milliseconds
-from topoc.lowering.cost import (
-    Features,
-    Profile,
-    call,
-    change,
-    choose,
-    estimate,
-    features,
-)
+from topoc.lowering.cost.features import Features, features
+from topoc.lowering.cost.predict import call, change, estimate
+from topoc.lowering.cost.profile import Profile, choose
 from topoc.lowering.cost.rows import device_of, step_ms
 
 # (chunk, function, name) → what the feature is, in words, and whether it is an input.

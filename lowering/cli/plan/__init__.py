@@ -10,10 +10,12 @@ import click
 from topoc.dsl.cli import options, view
 from topoc.dsl.diagnostic import Diagnostic, Severity, TopocError, error
 from topoc.dsl.load import load
+from topoc.dsl.targets import costs_of
 
 if TYPE_CHECKING:
     from topoc.dsl.model import Topology
     from topoc.lowering.cli.plan.report import Report
+    from topoc.lowering.cli.plan.times import Times
 
 
 @click.command("plan")
@@ -57,15 +59,25 @@ def _report(topology: "Topology", costs: str | None) -> "Report":
     """What is told of a topology; raises TopocError for what has no lowering yet."""
     from topoc.lowering.architecture import read
     from topoc.lowering.cli.plan.gather import gather
-    from topoc.lowering.cost import choose
     from topoc.lowering.plan import plan
     from topoc.lowering.refuse import refusals
 
     refused = tuple(refusals(topology))
     if refused:
         raise TopocError(*refused)
+    times = _times(topology, costs)
+    return gather(plan(topology, read(topology.layers.config)), times)
+
+
+def _times(topology: "Topology", costs: str | None) -> "Times | None":
+    """What tells milliseconds, if the target's chip was measured or costs are named."""
+    if costs is None and costs_of(topology.target.chip) is None:
+        return None
+    from topoc.lowering.cli.plan.times import Times
+    from topoc.lowering.cost.profile import choose
+
     found = choose(costs, topology.target.chip)
-    return gather(plan(topology, read(topology.layers.config)), found)
+    return None if found is None else Times(topology, found)
 
 
 def _breaches(topology: "Topology", told: "Report") -> Iterator[Diagnostic]:

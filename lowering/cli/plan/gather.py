@@ -1,19 +1,20 @@
 """From a plan to what is told of it."""
 
 from math import prod
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from topoc.dsl.measure import Measured, measure
 from topoc.dsl.model import Budget
 from topoc.lowering import manifest
 from topoc.lowering.cli.milliseconds import Ms
 from topoc.lowering.cli.plan import report
-from topoc.lowering.cli.plan.times import Times
-from topoc.lowering.cost import Profile
 from topoc.lowering.ir import DType, Program, TensorType
 from topoc.lowering.ops.norm import RmsNorm
 from topoc.lowering.package import ALIGNMENT
 from topoc.lowering.plan import PackagePlan, Plan
+
+if TYPE_CHECKING:  # a plan without costs loads none of it
+    from topoc.lowering.cli.plan.times import Times
 
 _NPY_HEADER = 128  # bytes, of an array of three axes
 _SCALE = 4  # bytes, of one float32
@@ -21,10 +22,9 @@ _SCALE = 4  # bytes, of one float32
 Constants = dict[tuple[str, bool], int]
 
 
-def gather(plan: Plan, costs: Profile | None = None) -> report.Report:
-    """Everything that is told; milliseconds only from costs."""
+def gather(plan: Plan, times: "Times | None" = None) -> report.Report:
+    """Everything that is told; milliseconds only where there are times."""
     topology, target = plan.topology, plan.topology.target
-    times = Times(topology, costs)
     chunks, tables = [_chunk(plan, one, times) for one in plan.packages], _tables(plan)
     calls = [_call(one, times) for one in plan.functions]
     packages = sum(one["stored_bytes"] for one in chunks)
@@ -41,12 +41,12 @@ def gather(plan: Plan, costs: Profile | None = None) -> report.Report:
         caches=[_cache(one) for one in plan.buffers],
         tables=tables,
         budgets=[_budget(plan, one, chunks, times) for one in topology.budgets],
-        costs=costs.device if costs and any(one["ms"] for one in calls) else None,
+        costs=times.costs.device if times and any(one["ms"] for one in calls) else None,
         download_bytes=packages + sum(one["bytes"] for one in tables),
     )
 
 
-def _chunk(plan: Plan, package: PackagePlan, times: Times) -> report.Chunk:
+def _chunk(plan: Plan, package: PackagePlan, times: "Times | None") -> report.Chunk:
     steps = (step for one in plan.functions for step in one.steps)
     mine = [step for step in steps if step.package == package.path]
     constants = _constants(package.programs)
@@ -57,7 +57,11 @@ def _chunk(plan: Plan, package: PackagePlan, times: Times) -> report.Chunk:
         stored_bytes=_stored(constants),
         loaded_bytes=_loaded(constants),
         functions=[
-            _function(step, _constants((program,)), times.chunk(step.function, package.name))
+            _function(
+                step,
+                _constants((program,)),
+                times.chunk(step.function, package.name) if times else None,
+            )
             for step, program in zip(mine, package.programs, strict=True)
         ],
     )
@@ -88,7 +92,8 @@ def _record(constant: tuple[tuple[str, bool], int]) -> int:
     return ALIGNMENT + size + -size % ALIGNMENT
 
 
-def _function(step: manifest.Step, constants: Constants, ms: Ms | None) -> report.Function:
+def _function(step: manifest.Step, program: Program, ms: Ms | None) -> report.Function:
+    constants = _constants((program,))
     into, out = kv_bytes(step)
     return report.Function(
         name=step.function,
@@ -130,9 +135,9 @@ def kv_bytes(step: manifest.Step) -> tuple[int, int]:
     )
 
 
-def _call(function: manifest.Function, times: Times) -> report.Call:
+def _call(function: manifest.Function, times: "Times | None") -> report.Call:
     traffic = [kv_bytes(step) for step in function.steps]
-    ms = times.call(function.name)
+    ms = times.call(function.name) if times else None
     return report.Call(
         name=function.name,
         tokens=function.tokens,
@@ -175,7 +180,9 @@ def _embedding(plan: Plan) -> report.Table:
     return report.Table(name="embed", shape=[rows, width], dtype=kind, bytes=size)
 
 
-def _budget(plan: Plan, budget: Budget, chunks: list[report.Chunk], times: Times) -> report.Budget:
+def _budget(
+    plan: Plan, budget: Budget, chunks: list[report.Chunk], times: "Times | None"
+) -> report.Budget:
     found = _measured(plan, budget.measure, chunks, times)
     tightest = min(found, key=lambda one: _headroom(budget, one.value), default=None)
     return report.Budget(
@@ -189,10 +196,10 @@ def _budget(plan: Plan, budget: Budget, chunks: list[report.Chunk], times: Times
 
 
 def _measured(
-    plan: Plan, name: str, chunks: list[report.Chunk], times: Times
+    plan: Plan, name: str, chunks: list[report.Chunk], times: "Times | None"
 ) -> tuple[Measured, ...]:
     """What the topology tells of a measure, its plan, or costs; nothing where it takes a device."""
-    if name == "ms per step":
+    if name == "ms per step" and times:
         steps = [times.call(one.name) for one in plan.functions if one.role == "decode"]
         return tuple(Measured(one["ms"]) for one in steps if one)
     if name != "disk per chunk":

@@ -12,7 +12,7 @@ from topoc.dsl.diagnostic import Place, TopocError, error
 
 if TYPE_CHECKING:
     from topoc.dsl.model import Topology
-    from topoc.lowering.cost import Profile
+    from topoc.lowering.cost.profile import Profile
     from topoc.lowering.split.split import Search
 
 _OBJECTIVES = ("time", "bytes", "balance", "memory")
@@ -139,7 +139,7 @@ def _searched(topology: "Topology", given: dict[str, Any]) -> "Search":  # click
 
 def _costs(topology: "Topology", named: str | None, wanted: tuple[str, ...]) -> "Profile | None":
     """The costs; raises TopocError where an objective needs them and there are none."""
-    from topoc.lowering.cost import chips, choose
+    from topoc.lowering.cost.profile import chips, choose
 
     found = choose(named, topology.target.chip)
     if topology.target.unit != "ane" and named is None:

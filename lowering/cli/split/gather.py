@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from topoc.lowering.cli.milliseconds import Difference, Ms, difference, milliseconds
 from topoc.lowering.cli.split import report
-from topoc.lowering.cost import Change, Estimate, call, change, estimate
+from topoc.lowering.cost.predict import Change, Estimate, call, change, estimate
 from topoc.lowering.split.known import Known
 from topoc.lowering.split.recut import name_of
 from topoc.lowering.split.space import Cuts
