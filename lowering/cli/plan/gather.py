@@ -57,11 +57,7 @@ def _chunk(plan: Plan, package: PackagePlan, times: "Times | None") -> report.Ch
         stored_bytes=_stored(constants),
         loaded_bytes=_loaded(constants),
         functions=[
-            _function(
-                step,
-                _constants((program,)),
-                times.chunk(step.function, package.name) if times else None,
-            )
+            _function(step, program, times.chunk(step.function, package.name) if times else None)
             for step, program in zip(mine, package.programs, strict=True)
         ],
     )
