@@ -11,19 +11,16 @@ from attrs import frozen
 
 from topoc.dsl.measure import decode_chunks
 from topoc.dsl.model import (
-    Attention,
     Block,
     Chunk,
     Function,
-    Kv,
-    Part,
     Scheme,
-    Store,
     Topology,
 )
 from topoc.dsl.plain import Plain
 from topoc.dsl.resolve.budgets import MEASURES
 from topoc.dsl.resolve.selector import listed
+from topoc.dsl.words import attention, held, kept, part_words
 
 _K = TypeVar("_K")
 _V = TypeVar("_V", bound=Hashable)
@@ -66,7 +63,7 @@ def diff(before: Topology, after: Topology) -> Differences:
     return Differences(
         settings=tuple(_pairs(_settings(before), _settings(after))),
         chunks=tuple(_chunks(before, after)),
-        kv=(*_blocks(before, after, _kept), *_crossing(before, after)),
+        kv=(*_blocks(before, after, kept), *_crossing(before, after)),
         attention=tuple(_blocks(before, after, _runs)),
         functions=tuple(_pairs(_functions(before), _functions(after))),
         quantisation=tuple(_quantisation(before, after)),
@@ -101,7 +98,7 @@ def _chunks(before: Topology, after: Topology) -> Iterator[Change]:
     renamed = _renamed(before, after)
     for one in there:
         for name in (old for old, new in renamed.items() if new == one.name != old):
-            yield Change(what=f"chunk of {_held(one)}", before=name, after=one.name)
+            yield Change(what=f"chunk of {held(one)}", before=name, after=one.name)
     now = _places(there)
     was = {what: renamed.get(name, name) for what, name in _places(here).items()}
     moved = {what: (was.get(what), now.get(what)) for what in {**was, **now}}
@@ -113,28 +110,13 @@ def _chunks(before: Topology, after: Topology) -> Iterator[Change]:
 
 def _renamed(before: Topology, after: Topology) -> dict[str, str]:
     """The chunks of the one that the other has too, and what it calls them."""
-    held = {_held(one): one.name for one in decode_chunks(after)}
-    here = {one.name: held.get(_held(one)) for one in decode_chunks(before)}
+    names = {held(one): one.name for one in decode_chunks(after)}
+    here = {one.name: names.get(held(one)) for one in decode_chunks(before)}
     return {name: new for name, new in here.items() if new is not None}
 
 
 def _units(chunks: Sequence[Chunk]) -> dict[str, str]:
     return {f"unit of {one.name}": one.unit for one in chunks if one.unit}
-
-
-def _held(chunk: Chunk) -> str:
-    """What a chunk holds, in short."""
-    parts = [_part(part) for part in chunk.parts if part.kind != "layers"]
-    layers = [listed(chunk.layers)] if chunk.layers else []
-    return " + ".join([*layers, *parts])
-
-
-def _part(part: Part) -> str:
-    if part.head is None:
-        return part.kind
-    mode = f"topk = {part.head.k}" if part.head.mode == "topk" else part.head.mode
-    split = f", split = {part.head.split}" if part.head.split > 1 else ""
-    return f"head({mode}{split})"
 
 
 def _places(chunks: Sequence[Chunk]) -> dict[int | str, str]:
@@ -145,7 +127,7 @@ def _places(chunks: Sequence[Chunk]) -> dict[int | str, str]:
             if part.kind == "layers":
                 found |= dict.fromkeys(range(part.first, part.last + 1), chunk.name)
             else:
-                found[_part(part)] = chunk.name
+                found[part_words(part)] = chunk.name
     return found
 
 
@@ -181,33 +163,7 @@ def _blocks(
 
 
 def _runs(block: Block) -> dict[str, str]:
-    return {"attention": _attention(block.attention)}
-
-
-def _attention(one: Attention) -> str:
-    given = (("window", one.window), ("tile", one.tile))
-    inside = ", ".join(f"{name} = {value}" for name, value in given if value is not None)
-    return f"{one.kind}({inside})" if inside else one.kind
-
-
-def _kept(block: Block) -> dict[str, str]:
-    """How a layer's KV is kept; a reader keeps none."""
-    kv = block.kv
-    if kv.donor is not None:
-        return {"source": f"share L{kv.donor}"}
-    return {
-        "source": "own",
-        "write": kv.write.value,
-        "slots": str(kv.slots),
-        "store": f"state({kv.state})" if kv.store is Store.STATE else "io",
-        "row": _row(kv),
-    }
-
-
-def _row(kv: Kv) -> str:
-    if not kv.padded:
-        return "tight"
-    return f"padded(heads = {kv.padded_heads})" if kv.padded_heads else "padded"
+    return {"attention": attention(block.attention)}
 
 
 def _crossing(before: Topology, after: Topology) -> Iterator[Change]:
@@ -240,7 +196,7 @@ def _function(one: Function) -> str:
     words += ["package = separate"] if one.separate else []
     words += [f"unit = {one.unit}"] if one.unit else []
     if one.chunks is not None:
-        words.append("chunks " + ", ".join(f"{c.name} = {_held(c)}" for c in one.chunks))
+        words.append("chunks " + ", ".join(f"{c.name} = {held(c)}" for c in one.chunks))
     return "; ".join(words)
 
 

@@ -21,7 +21,7 @@ Table = dict[tuple[str, str, str], tuple[str, bool]]
 def gather(before: Topology, after: Topology, costs: str | None) -> report.Report:
     """Everything that is told."""
     found = diff.diff(before, after)
-    old, new = _profile(before, costs), _profile(after, costs)
+    old, new = profile(before, costs), profile(after, costs)
     built = _built(before), _built(after)
     tables = [one for one in built if not isinstance(one, str)]
     told = list(_features(*tables)) if len(tables) == len(built) else None
@@ -47,7 +47,7 @@ def _change(one: diff.Change) -> report.Change:
     return report.Change(what=one.what, before=one.before, after=one.after)
 
 
-def _profile(topology: Topology, costs: str | None) -> Profile | None:
+def profile(topology: Topology, costs: str | None) -> Profile | None:
     """The costs of the target; none for a unit other than the Neural Engine."""
     if costs is None and topology.target.unit != "ane":
         return None

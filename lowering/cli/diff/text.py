@@ -7,7 +7,7 @@ from topoc.lowering.cli.diff import report
 from topoc.lowering.cli.milliseconds import Ms, apart, spelled
 from topoc.lowering.cli.size import size
 
-_TITLES = {
+TITLES = {
     "settings": "settings",
     "chunks": "moved",
     "kv": "KV",
@@ -26,12 +26,12 @@ def as_text(told: report.Report) -> str:
         return f"{names}: no difference{_unbuilt(told)}"
     lines = [names]
     groups: dict[str, list[report.Change]] = dict(told["changes"])  # type: ignore[arg-type] # all alike
-    for name, title in _TITLES.items():
+    for name, title in TITLES.items():
         if groups[name]:
             lines += ["", title, *(f"  {_change(one)}" for one in groups[name])]
     for side in (told["before"], told["after"]):
         lines += ["", side["topology"], *_side(side)]
-    lines += ["", *_step(told), *_features(told)]
+    lines += ["", *step(told), *_features(told)]
     return "\n".join(lines).rstrip()
 
 
@@ -65,7 +65,8 @@ def _ms(one: Ms | None) -> str:
     return "" if one is None else f"; {spelled(one)}"
 
 
-def _step(told: report.Report) -> Iterator[str]:
+def step(told: report.Report) -> Iterator[str]:
+    """How the decode step differs, in a line."""
     more = told["after"]["kv_bytes"] - told["before"]["kv_bytes"]
     line = f"decode step: KV across walls {'-' if more < 0 else '+'}{size(abs(more))}"
     if told["step"] is not None:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="How to write the plan.",
 )
+@click.option("--html", metavar="FILE", help="Write a page with pictures; `-` prints it.")
+@click.option("--svg", metavar="FILE", help="Write the picture of the page alone.")
 @click.option("--costs", help="A measured chip, or a file of costs. By default, the target's chip.")
 @options.topology
 @options.define
@@ -36,6 +38,8 @@ def command(
     file: str,
     *,
     style: str,
+    html: str | None,
+    svg: str | None,
     costs: str | None,
     name: str | None,
     define: tuple[tuple[str, float], ...],
@@ -46,13 +50,50 @@ def command(
 
     topology, findings = load(file, name=name, define=dict(define), model=model)
     view.problems(findings)
-    if topology is None or any(one.severity is Severity.ERROR for one in findings):
+    sound = not any(one.severity is Severity.ERROR for one in findings)
+    if topology is not None and (html or svg):
+        found = _draw(topology, findings, costs, html, svg)
+        raise SystemExit(view.CLEAN if sound and not found else view.FINDINGS)
+    if topology is None or not sound:
         raise SystemExit(view.FINDINGS)
     told = _report(topology, costs)
     view.result(json.dumps(told, indent=1) if style == "json" else as_text(told))
     breaches = tuple(_breaches(topology, told))
     view.problems(breaches)
     raise SystemExit(view.FINDINGS if breaches else view.CLEAN)
+
+
+def _draw(
+    topology: "Topology",
+    findings: tuple[Diagnostic, ...],
+    costs: str | None,
+    html: str | None,
+    svg: str | None,
+) -> tuple[Diagnostic, ...]:
+    """Write the pictures; what no plan is made for has them too. Gives what a plan found."""
+    from topoc.lowering.cli.page.render import Subject, plan_page, plan_svg
+
+    told: Report | None = None
+    more: tuple[Diagnostic, ...] = ()
+    if not any(one.severity is Severity.ERROR for one in findings):
+        told, more = _told(topology, costs)
+    view.problems(more)
+    subject = Subject(topology=topology, findings=(*findings, *more), times=_times(topology, costs))
+    for path, make in ((html, plan_page), (svg, plan_svg)):
+        if path is not None:
+            view.written(path, make(subject, told))
+    return more
+
+
+def _told(
+    topology: "Topology", costs: str | None
+) -> "tuple[Report | None, tuple[Diagnostic, ...]]":
+    """A report and the budgets that it breaks, or what stands in its way."""
+    try:
+        told = _report(topology, costs)
+    except TopocError as refusal:
+        return None, refusal.findings
+    return told, tuple(_breaches(topology, told))
 
 
 def _report(topology: "Topology", costs: str | None) -> "Report":

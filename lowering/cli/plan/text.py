@@ -104,18 +104,19 @@ def _table(rows: Iterator[tuple[str, str, str, int]]) -> Iterator[str]:
 
 
 def _budget(one: report.Budget) -> str:
-    limit = _measure(one, one["limit"])
+    limit = amount(one, one["limit"])
     line = f"  {one['measure']} {one['relation']} {limit}: "
     if one["value"] is None or one["headroom"] is None:
         return line + "known only after lowering or on a device"
     place = f" in {one['chunk']}" if one["chunk"] else ""
     place = " predicted" if one["measure"] == "ms per step" else place
-    spare, rest = one["headroom"], _measure(one, abs(one["headroom"]))
+    spare, rest = one["headroom"], amount(one, abs(one["headroom"]))
     ending = "to spare" if spare >= 0 else "too much" if one["relation"][0] == "<" else "off"
-    return f"{line}{_measure(one, one['value'])}{place}, {rest} {ending}"
+    return f"{line}{amount(one, one['value'])}{place}, {rest} {ending}"
 
 
-def _measure(one: report.Budget, value: float) -> str:
+def amount(one: report.Budget, value: float) -> str:
+    """A value of a budget in its unit."""
     if "ms" in MEASURES[one["measure"]]:
         return f"{value:.4g} ms"
     return size(round(value)) if "B" in MEASURES[one["measure"]] else f"{value:g}"
