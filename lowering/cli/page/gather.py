@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from topoc.dsl import model
 from topoc.dsl.measure import cache_bytes, decode_chunks
@@ -64,14 +64,15 @@ class Gatherer(Plain):
     ) -> scene.Chunk:
         moved, package = counted[0][1][at], self._package(chunk)
         spans = (chunk.span, *(part.span for part in chunk.parts))
+        lines = self.places.lines(spans[:1])
         return scene.Chunk(
             name=chunk.name,
             holds=held(chunk),
-            layers=layers,
+            layers=tuple(evolve(one, lines=(*lines, *one.lines)) for one in layers),
             stored_bytes=package["stored_bytes"] if package else moved.stored,
             loaded_bytes=package["loaded_bytes"] if package else moved.loaded,
             runs=tuple(self._run(chunk, one, found[at]) for one, found in counted),
-            lines=self.places.lines(spans[:1]),
+            lines=lines,
             findings=self.places.findings(spans, f"chunk {chunk.name}"),
         )
 
