@@ -55,6 +55,7 @@ def fp16_bytes(topology: Topology, chunk: Chunk) -> int:
     heads = any(part.head is not None and part.head.mode != "hidden" for part in chunk.parts)
     elements += table.head_parameters if heads else 0
     elements += table.embed_parameters if chunk.has("embed") else 0
+    elements += table.ple_parameters if chunk.has("ple") else 0
     return elements * _FP16
 
 

@@ -49,6 +49,7 @@ class Layers(Plain):
     has_ple: bool = False
     head_parameters: int = 0
     embed_parameters: int = 0
+    ple_parameters: int = 0  # the projection that the part `ple` computes with
 
 
 class Write(Enum):

@@ -147,8 +147,18 @@ def layers(path: Path) -> model.Layers:
         vocabulary=found.vocabulary,
         positions=found.positions,
         has_ple=found.per_layer is not None,
+        ple_parameters=_ple_parameters(found),
         head_parameters=found.vocabulary * found.hidden,
         embed_parameters=found.vocabulary * found.hidden,
+    )
+
+
+def _ple_parameters(found: Architecture) -> int:
+    """The elements of what the part `ple` holds: a projection and a gain."""
+    return sum(
+        prod(tensor.shape)
+        for tensor in found.tensors
+        if tensor.role in {"ple.projection", "ple.norm"}
     )
 
 

@@ -56,6 +56,7 @@ def gemma4(_config: Path = CONFIG) -> Layers:
         has_ple=True,
         head_parameters=1536 * 262_144,
         embed_parameters=1536 * 262_144,
+        ple_parameters=1536 * 35 * 256,
     )
 
 
@@ -67,8 +68,15 @@ def _gemma4_layer(at: int) -> Layer:
         window=512,
         donor=donor,
         head_dim=512 if full else 256,
-        parameters=36_200_000 if at < 15 else 63_700_000,
+        parameters=_gemma4_matrices(full=full, owns=donor is None),
     )
+
+
+def _gemma4_matrices(*, full, owns):
+    """Query and output, K and V of owners, three of the MLP (twice as wide in readers), gates."""
+    width = 512 if full else 256
+    mlp = 6144 if owns else 12_288
+    return 1536 * (2 * 8 * width + (2 * width if owns else 0) + 3 * mlp + 2 * 256)
 
 
 def gemma4_e4b(_config: Path = CONFIG) -> Layers:
@@ -84,6 +92,7 @@ def gemma4_e4b(_config: Path = CONFIG) -> Layers:
         has_ple=True,
         head_parameters=2560 * 262_144,
         embed_parameters=2560 * 262_144,
+        ple_parameters=2560 * 42 * 256,
     )
 
 

@@ -176,7 +176,7 @@ def test_budgets_tell_what_is_to_spare_at_the_tightest_chunk(told, topoc_):
     assert rows["ms per step", "<="]["value"] is rows["ms per step", "<="]["headroom"] is None
     shown = topoc_("plan", "t.topo", more=more).stdout
     assert "  layers per chunk <= 3: 2 in one, 1 to spare\n" in shown
-    assert "  ms per step <= 9: known only after lowering or on a device\n" in shown
+    assert "  ms per step <= 9 ms: known only after lowering or on a device\n" in shown
 
 
 def test_a_budget_that_only_a_plan_can_measure_is_an_error_at_its_line(topoc_):

@@ -1,8 +1,7 @@
 """What lint says of layouts that were built and measured: the verdicts that people came to."""
 
-from pathlib import Path
-
 import pytest
+from shipped import FILES, layout
 from topo_text import table
 
 from topoc.dsl.diagnostic import Severity
@@ -11,8 +10,6 @@ from topoc.dsl.lint.engine import lint as run
 from topoc.dsl.load import load
 from topoc.dsl.model import Target
 
-TESTS = Path(__file__).parent
-FILES = [*(TESTS / "layouts").glob("*.topo"), *(TESTS.parent / "topologies").glob("*.topo")]
 ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
 
 
@@ -52,7 +49,7 @@ def test_states_err_until_they_are_allowed(tmp_path):
 
 
 def test_padding_is_told_that_it_does_not_help(tmp_path):
-    _, findings = load(TESTS.parent / "topologies" / "padded32.topo", layers=table)
+    _, findings = load(layout("padded32"), layers=table)
     (note,) = (one for one in findings if one.code == "state.padded-heads")
     assert note.severity is NOTE
     assert "do not avert error -14" in note.message

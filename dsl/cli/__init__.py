@@ -17,10 +17,13 @@ TABLE: dict[str, tuple[str, str]] = {
     "fmt": ("topoc.dsl.cli.fmt:command", "Rewrite topologies in canonical layout."),
     "show": ("topoc.dsl.cli.show:command", "Print a topology with every default explicit."),
     "plan": ("topoc.lowering.cli.plan:command", "Show chunks, functions, bytes and inputs."),
+    "split": ("topoc.lowering.cli.split:command", "Find the best ways to cut a model in chunks."),
+    "diff": ("topoc.lowering.cli.diff:command", "Tell what differs between two topologies."),
     "compile": ("topoc.lowering.cli.compile:command", "Compile a topology to a bundle."),
     "run": ("topoc.lowering.cli.run:command", "Generate text with a bundle."),
     "verify": ("topoc.lowering.cli.verify:command", "Compare a bundle with its checkpoint."),
     "trace": ("topoc.lowering.cli.trace:command", "Write what each step of a bundle computes."),
+    "bench": ("topoc.lowering.cli.bench:command", "Time the chunks and functions of a bundle."),
     "rules": ("topoc.dsl.cli.rules:command", "List the rules and the kinds of error."),
     "explain": ("topoc.dsl.cli.explain:command", "Explain the code of a finding."),
     "new": ("topoc.dsl.cli.new:command", "Write a first topology for a checkpoint."),
@@ -28,7 +31,9 @@ TABLE: dict[str, tuple[str, str]] = {
 }
 
 # Over in less than a second: looking for garbage would take a tenth of it and find none.
-BRIEF = frozenset({"lint", "fmt", "show", "plan", "rules", "explain", "new", "schema"})
+BRIEF = frozenset(
+    {"lint", "fmt", "show", "plan", "split", "diff", "rules", "explain", "new", "schema"}
+)
 
 
 class _Table(click.Group):

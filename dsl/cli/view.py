@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -28,6 +29,15 @@ def tolerate() -> None:
 def result(text: str) -> None:
     """What was asked for."""
     click.echo(text)
+
+
+def written(path: str, text: str) -> None:
+    """A text as a file, whose name is then the result; `-` stands for standard output."""
+    if path == "-":
+        click.echo(text, nl=False)
+        return
+    Path(path).write_text(text, "utf-8", newline="\n")
+    click.echo(path)
 
 
 def progress(text: str) -> None:

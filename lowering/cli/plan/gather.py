@@ -1,26 +1,33 @@
 """From a plan to what is told of it."""
 
 from math import prod
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from topoc.dsl.measure import Measured, measure
 from topoc.dsl.model import Budget
 from topoc.lowering import manifest
 from topoc.lowering.build.handling import is_kv_value
+from topoc.lowering.cli.milliseconds import Ms
 from topoc.lowering.cli.plan import report
-from topoc.lowering.ir import DType, TensorType
+from topoc.lowering.ir import DType, Program, TensorType
 from topoc.lowering.ops.norm import RmsNorm
 from topoc.lowering.package import ALIGNMENT
 from topoc.lowering.plan import PackagePlan, Plan
 
+if TYPE_CHECKING:  # a plan without costs loads none of it
+    from topoc.lowering.cli.plan.times import Times
+
 _NPY_HEADER = 128  # bytes, of an array of three axes
 _SCALE = 4  # bytes, of one float32
 
+Constants = dict[tuple[str, bool], int]
 
-def gather(plan: Plan) -> report.Report:
-    """Everything that is told."""
+
+def gather(plan: Plan, times: "Times | None" = None) -> report.Report:
+    """Everything that is told; milliseconds only where there are times."""
     topology, target = plan.topology, plan.topology.target
-    chunks, tables = [_chunk(plan, one) for one in plan.packages], _tables(plan)
+    chunks, tables = [_chunk(plan, one, times) for one in plan.packages], _tables(plan)
+    calls = [_call(one, times) for one in plan.functions]
     packages = sum(one["stored_bytes"] for one in chunks)
     return report.Report(
         topology=topology.name,
@@ -31,32 +38,45 @@ def gather(plan: Plan) -> report.Report:
         hidden=plan.architecture.hidden,
         context=topology.context,
         chunks=chunks,
-        calls=[_call(one) for one in plan.functions],
+        calls=calls,
         caches=[_cache(one) for one in plan.buffers],
         tables=tables,
-        budgets=[_budget(plan, one, chunks) for one in topology.budgets],
+        budgets=[_budget(plan, one, chunks, times) for one in topology.budgets],
+        costs=times.costs.device if times and any(one["ms"] for one in calls) else None,
         download_bytes=packages + sum(one["bytes"] for one in tables),
     )
 
 
-def _chunk(plan: Plan, package: PackagePlan) -> report.Chunk:
+def _chunk(plan: Plan, package: PackagePlan, times: "Times | None") -> report.Chunk:
     steps = (step for one in plan.functions for step in one.steps)
-    constants = _constants(package)
+    mine = [step for step in steps if step.package == package.path]
+    constants = _constants(package.programs)
     return report.Chunk(
         name=package.name,
         layers=list(package.chunk.layers),
         parts=[part.kind for part in package.chunk.parts if part.kind != "layers"],
-        stored_bytes=ALIGNMENT + sum(map(_record, constants.items())),
-        loaded_bytes=sum({key: size for (key, _), size in constants.items()}.values()),
-        functions=[_function(step) for step in steps if step.package == package.path],
+        stored_bytes=_stored(constants),
+        loaded_bytes=_loaded(constants),
+        functions=[
+            _function(step, program, times.chunk(step.function, package.name) if times else None)
+            for step, program in zip(mine, package.programs, strict=True)
+        ],
     )
 
 
-def _constants(package: PackagePlan) -> dict[tuple[str, bool], int]:
+def _stored(constants: Constants) -> int:
+    return ALIGNMENT + sum(map(_record, constants.items()))
+
+
+def _loaded(constants: Constants) -> int:
+    return sum({key: size for (key, _), size in constants.items()}.values())
+
+
+def _constants(programs: tuple[Program, ...]) -> Constants:
     """The bytes of each weight, by its key and whether a norm reads it."""
     return {
         (weight.key, isinstance(binding.op, RmsNorm)): weight.type.bytes
-        for program in package.programs
+        for program in programs
         for binding in program.bindings
         for weight in binding.op.weights
     }
@@ -69,11 +89,15 @@ def _record(constant: tuple[tuple[str, bool], int]) -> int:
     return ALIGNMENT + size + -size % ALIGNMENT
 
 
-def _function(step: manifest.Step) -> report.Function:
+def _function(step: manifest.Step, program: Program, ms: Ms | None) -> report.Function:
+    constants = _constants((program,))
     into, out = kv_bytes(step)
     return report.Function(
         name=step.function,
         unit=step.unit,
+        stored_bytes=_stored(constants),
+        loaded_bytes=_loaded(constants),
+        ms=ms,
         kv_bytes_in=into,
         kv_bytes_out=out,
         inputs=[_feature(one, one.source) for one in step.inputs],
@@ -112,13 +136,16 @@ def _is_kv(port: manifest.Source | manifest.Sink) -> bool:
     return port.kind == "value" and port.name is not None and is_kv_value(port.name)
 
 
-def _call(function: manifest.Function) -> report.Call:
+def _call(function: manifest.Function, times: "Times | None") -> report.Call:
     traffic = [kv_bytes(step) for step in function.steps]
+    ms = times.call(function.name) if times else None
     return report.Call(
         name=function.name,
         tokens=function.tokens,
         kv_bytes_in=sum(into for into, _ in traffic),
         kv_bytes_out=sum(out for _, out in traffic),
+        ms=ms,
+        tokens_per_second=round(1000 * function.tokens / ms["ms"], 3) if ms else None,
     )
 
 
@@ -171,8 +198,10 @@ def _token_table(plan: Plan, name: str) -> report.Table:
     return report.Table(name=name, shape=[rows, width], dtype=kind, bytes=size)
 
 
-def _budget(plan: Plan, budget: Budget, chunks: list[report.Chunk]) -> report.Budget:
-    found = _measured(plan, budget.measure, chunks)
+def _budget(
+    plan: Plan, budget: Budget, chunks: list[report.Chunk], times: "Times | None"
+) -> report.Budget:
+    found = _measured(plan, budget.measure, chunks, times)
     tightest = min(found, key=lambda one: _headroom(budget, one.value), default=None)
     return report.Budget(
         measure=budget.measure,
@@ -184,8 +213,13 @@ def _budget(plan: Plan, budget: Budget, chunks: list[report.Chunk]) -> report.Bu
     )
 
 
-def _measured(plan: Plan, name: str, chunks: list[report.Chunk]) -> tuple[Measured, ...]:
-    """What the topology tells of a measure, or its plan; nothing where it takes a device."""
+def _measured(
+    plan: Plan, name: str, chunks: list[report.Chunk], times: "Times | None"
+) -> tuple[Measured, ...]:
+    """What the topology tells of a measure, its plan, or costs; nothing where it takes a device."""
+    if name == "ms per step" and times:
+        steps = [times.call(one.name) for one in plan.functions if one.role == "decode"]
+        return tuple(Measured(one["ms"]) for one in steps if one)
     if name != "disk per chunk":
         return measure(plan.topology, name) or ()
     pairs = zip(chunks, plan.packages, strict=True)

@@ -6,6 +6,8 @@ start of this command is a budget.
 
 from typing import Literal, TypedDict
 
+from topoc.lowering.cli.milliseconds import Ms
+
 
 class Feature(TypedDict):
     """An input or output of a function, and where the host takes it from or to."""
@@ -19,10 +21,13 @@ class Feature(TypedDict):
 
 
 class Function(TypedDict):
-    """One function of a chunk; the KV bytes are those of one call."""
+    """One function of a chunk; the KV bytes and ms are those of one call."""
 
     name: str
     unit: str
+    stored_bytes: int  # of the weights that it reads, which functions of a chunk share
+    loaded_bytes: int
+    ms: Ms | None  # null where its unit and chip were not measured
     kv_bytes_in: int
     kv_bytes_out: int
     inputs: list[Feature]
@@ -47,6 +52,8 @@ class Call(TypedDict):
     tokens: int
     kv_bytes_in: int
     kv_bytes_out: int
+    ms: Ms | None
+    tokens_per_second: float | None
 
 
 class Row(TypedDict):
@@ -115,4 +122,5 @@ class Report(TypedDict):
     caches: list[Cache]
     tables: list[Table]
     budgets: list[Budget]
+    costs: str | None  # the device whose figures the ms rest on
     download_bytes: int  # packages' weights and host tables

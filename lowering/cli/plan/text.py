@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from topoc.dsl.resolve.budgets import MEASURES
+from topoc.lowering.cli.milliseconds import rate, spelled
 from topoc.lowering.cli.plan import report
 from topoc.lowering.cli.size import size
 
@@ -18,7 +19,7 @@ def as_text(told: report.Report) -> str:
     ]
     for chunk in told["chunks"]:
         lines += ["", *_chunk(chunk)]
-    lines += ["", "calls", *_calls(told["calls"])]
+    lines += ["", "calls", *_calls(told["calls"]), *_costs(told)]
     lines += ["", "caches", *_table(map(_cache, told["caches"]))]
     lines += ["", "tables of the host", *_table(map(_host_table, told["tables"]))]
     if told["budgets"]:
@@ -38,9 +39,18 @@ def _chunk(chunk: report.Chunk) -> Iterator[str]:
     stored, loaded = size(chunk["stored_bytes"]), size(chunk["loaded_bytes"])
     yield f"{chunk['name']}: {holds}; {stored} stored, {loaded} loaded"
     for one in chunk["functions"]:
-        yield f"  {one['name']} on {one['unit']}: {_traffic(one)}"
+        time = f"; {spelled(one['ms'])}" if one["ms"] else ""
+        weights = _weights(chunk, one)
+        yield f"  {one['name']} on {one['unit']}: {weights}{_traffic(one)}{time}"
         yield from (_feature("<-", feature) for feature in one["inputs"])
         yield from (_feature("->", feature) for feature in one["outputs"])
+
+
+def _weights(chunk: report.Chunk, one: report.Function) -> str:
+    """A function's share of the weights, where it is not all of them."""
+    if one["loaded_bytes"] == chunk["loaded_bytes"]:
+        return ""
+    return f"{size(one['stored_bytes'])} stored, {size(one['loaded_bytes'])} loaded; "
 
 
 def _traffic(one: report.Function | report.Call) -> str:
@@ -61,7 +71,19 @@ def _calls(calls: list[report.Call]) -> Iterator[str]:
     width = max(len(one["name"]) for one in calls)
     for one in calls:
         tokens = f"{one['tokens']} token{'s' * (one['tokens'] != 1)}"
-        yield f"  {one['name']:{width}}  {tokens}, {_traffic(one)}"
+        time = f"; {spelled(one['ms'])}, {rate(one['ms'], one['tokens'])}" if one["ms"] else ""
+        yield f"  {one['name']:{width}}  {tokens}, {_traffic(one)}{time}"
+
+
+def _costs(told: report.Report) -> Iterator[str]:
+    """What the milliseconds rest on, and where they go beyond it."""
+    if told["costs"] is None:
+        yield "  no ms: this unit and chip were not measured; --costs takes another chip's"
+        return
+    yield f"  ms as fitted on {told['costs']}, with what nine of ten figures lie within"
+    notes = [note for one in told["calls"] if one["ms"] for note in one["ms"]["outside"]]
+    for note in dict.fromkeys(notes):
+        yield f"  beyond the fit: {note}"
 
 
 def _cache(one: report.Cache) -> tuple[str, str, str, int]:
@@ -83,15 +105,19 @@ def _table(rows: Iterator[tuple[str, str, str, int]]) -> Iterator[str]:
 
 
 def _budget(one: report.Budget) -> str:
-    limit = _measure(one, one["limit"])
+    limit = amount(one, one["limit"])
     line = f"  {one['measure']} {one['relation']} {limit}: "
     if one["value"] is None or one["headroom"] is None:
         return line + "known only after lowering or on a device"
     place = f" in {one['chunk']}" if one["chunk"] else ""
-    spare, rest = one["headroom"], _measure(one, abs(one["headroom"]))
+    place = " predicted" if one["measure"] == "ms per step" else place
+    spare, rest = one["headroom"], amount(one, abs(one["headroom"]))
     ending = "to spare" if spare >= 0 else "too much" if one["relation"][0] == "<" else "off"
-    return f"{line}{_measure(one, one['value'])}{place}, {rest} {ending}"
+    return f"{line}{amount(one, one['value'])}{place}, {rest} {ending}"
 
 
-def _measure(one: report.Budget, value: float) -> str:
+def amount(one: report.Budget, value: float) -> str:
+    """A value of a budget in its unit."""
+    if "ms" in MEASURES[one["measure"]]:
+        return f"{value:.4g} ms"
     return size(round(value)) if "B" in MEASURES[one["measure"]] else f"{value:g}"

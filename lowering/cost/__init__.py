@@ -1,0 +1,1 @@
+"""What a call costs: features of chunks, coefficients of chips, milliseconds with intervals."""
