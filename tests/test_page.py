@@ -169,6 +169,7 @@ def test_a_row_tells_the_lines_of_the_file(topoc_):
         "swa4.topo:18 L15-34 sliding: share L13",
     ):
         assert line in row
+    assert "swa4.topo:18 L15-34 sliding: share L13" in rows_of(page)["p0-L13-L20"].text
 
 
 def test_a_crossing_has_the_bytes_of_the_cost_model(topoc_):

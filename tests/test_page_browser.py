@@ -19,6 +19,7 @@ from topo_text import table
 import topoc.dsl.resolve
 from topoc.dsl.cli import main
 
+pytestmark = pytest.mark.xdist_group("browser")  # one start for all of them
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 QUIET = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),

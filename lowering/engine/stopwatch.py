@@ -89,26 +89,23 @@ def measure(
     watch = Stopwatch(predictor, clock)
     session = Engine(bundle, watch)
     for function in functions:
-        steps: list[list[float]] = [[] for _ in function.steps]
-        whole: list[float] = []
-        for _ in range(warm + rounds):
-            _make_room(session, function)
-            watch.noted.clear()
-            before = clock()
-            _call(session, function)
-            whole.append(1000 * (clock() - before))
-            own = [seconds for step, seconds in watch.noted if step in function.steps]
-            for found, seconds in zip(steps, own, strict=True):
-                found.append(1000 * seconds)
-        for step, found in zip(function.steps, steps, strict=True):
-            kept = tuple(found[warm:])
-            yield Figure(function=function.name, package=step.package, rounds=kept)
-        yield Figure(function=function.name, package=None, rounds=tuple(whole[warm:]))
+        turns = [_turn(session, watch, function) for _ in range(warm + rounds)][warm:]
+        columns = list(zip(*turns, strict=True))
+        packages = [*(step.package for step in function.steps), None]
+        for package, column in zip(packages, columns, strict=True):
+            yield Figure(function=function.name, package=package, rounds=column)
 
 
-def _make_room(session: Engine, function: Function) -> None:
+def _turn(session: Engine, watch: Stopwatch, function: Function) -> tuple[float, ...]:
+    """The ms of each step of one call, and of the call."""
     if session.position + function.tokens > session.bundle.manifest.model.context:
         session.reset()
+    watch.noted.clear()
+    before = watch.clock()
+    _call(session, function)
+    whole = watch.clock() - before
+    own = [seconds for step, seconds in watch.noted if step in function.steps]
+    return tuple(1000 * seconds for seconds in (*own, whole))
 
 
 def _call(session: Engine, function: Function) -> None:

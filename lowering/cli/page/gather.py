@@ -55,7 +55,7 @@ class Gatherer(Plain):
                 self._chunk(chunk, tuple(layers[index] for index in chunk.layers), counted, at)
                 for at, chunk in enumerate(chunks)
             ),
-            arrows=tuple(_arrows(self.topology, chunks)),
+            arrows=tuple(self._arrows(chunks)),
             crossings=tuple(_crossings(self.topology, functions[0], chunks)),
         )
 
@@ -96,6 +96,21 @@ class Gatherer(Plain):
         packages = self.told["chunks"] if self.told else []
         return next((one for one in packages if one["name"] == chunk.name), None)
 
+    def _arrows(self, chunks: tuple[model.Chunk, ...]) -> Iterator[scene.Arrow]:
+        """One from each donor to each reader, with the bytes of the cache."""
+        home = {at: chunk.name for chunk in chunks for at in chunk.layers}
+        for reader, chunk in home.items():
+            kv = self.topology.blocks[reader].kv
+            if kv.donor is not None and kv.donor in home:
+                yield scene.Arrow(
+                    donor=kv.donor,
+                    reader=reader,
+                    source=home[kv.donor],
+                    chunk=chunk,
+                    bytes=cache_bytes(self.topology, self.topology.blocks[kv.donor]),
+                    lines=self.places.lines((kv.at("source"),)),
+                )
+
     def _layer(self, block: model.Block, stored: int) -> scene.Layer:
         window, donor, context = block.attention.window, block.kv.donor, self.topology.context
         spans = (block.attention.span, block.kv.span, *(span for _, span in block.kv.marks))
@@ -120,21 +135,6 @@ def _kept(words: dict[str, str]) -> tuple[str, ...]:
         return (words["source"],)
     found = (words["write"], f"{words['slots']} slots", words["row"], words["store"])
     return tuple(word for word in found if word not in {"tight", "io"})
-
-
-def _arrows(topology: model.Topology, chunks: tuple[model.Chunk, ...]) -> Iterator[scene.Arrow]:
-    """One from each donor to each reader, with the bytes of the cache."""
-    home = {at: chunk.name for chunk in chunks for at in chunk.layers}
-    for reader, chunk in home.items():
-        donor = topology.blocks[reader].kv.donor
-        if donor is not None and donor in home:
-            yield scene.Arrow(
-                donor=donor,
-                reader=reader,
-                source=home[donor],
-                chunk=chunk,
-                bytes=cache_bytes(topology, topology.blocks[donor]),
-            )
 
 
 def _crossings(

@@ -77,6 +77,7 @@ class Arrow(Plain):
     source: str
     chunk: str
     bytes: int
+    lines: tuple[Line, ...]
 
     @property
     def crosses(self) -> bool:
