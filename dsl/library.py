@@ -93,11 +93,12 @@ def _is_there(path: Path) -> bool:
 
 
 def shipped() -> dict[str, Path]:
-    """The topologies that topoc ships, by name."""
+    """The topologies that topoc ships, those that devices measured among them, by name."""
     from importlib.resources import files  # half the cost of a start, and seldom needed
 
     folder = Path(str(files("topoc.topologies")))
-    return {one.stem: one for one in sorted(folder.glob("*.topo"))}
+    files = (*folder.glob("*.topo"), *folder.glob("measured/*.topo"))
+    return {one.stem: one for one in sorted(files)}
 
 
 def _bytes(path: Path) -> bytes:

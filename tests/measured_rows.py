@@ -1,16 +1,15 @@
-"""The device figures of tests/measured, and what a fit of them may be held against."""
+"""The figures of devices that ship, and what a fit of them may be held against."""
 
 from functools import cache
-from pathlib import Path
 
-from topo_text import table
+from shipped import TOPOLOGIES
 
 from topoc.dsl.load import Loader
 from topoc.dsl.resolve import Given
 from topoc.lowering.cost.fit import fit
 from topoc.lowering.cost.rows import rows
 
-FOLDER = Path(__file__).parent / "measured"
+FOLDER = TOPOLOGIES / "measured"
 PHONE = "iPhone 17 Pro"
 HELD_OUT = "e4b_swa4_padded"
 FITTED = sorted(one for one in FOLDER.glob("*.topo") if one.stem != HELD_OUT)
@@ -29,7 +28,7 @@ FOURTEEN = {
 @cache
 def measured(*names):
     """The topologies of these files of the folder; of all that are fitted without a name."""
-    loader = Loader(Given({}, None, table))
+    loader = Loader(Given({}, None, None))
     paths = [FOLDER / f"{name}.topo" for name in names] or FITTED
     return tuple(loader.one(str(path), None).topology for path in paths)
 

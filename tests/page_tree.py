@@ -84,13 +84,13 @@ def tree(text):
 def numbers(page):
     """The numbers that a page holds of its report: path → what stands there."""
     found = {}
-    for one in page.all("data", data_key=...):
-        above = one.parent
-        while above is not None and "data-path" not in above.attributes:
+    for one in page.all(data_key=...):
+        steps, above = [one["data-key"]], one.parent
+        while above is not None:
+            steps.append(above.attributes.get("data-path"))
             above = above.parent
-        if above is not None:
-            path = "/".join(word for word in (above["data-path"], one["data-key"]) if word)
-            found.setdefault(path, []).append(one)
+        if any(step is not None for step in steps[1:]):
+            found.setdefault("/".join(filter(None, reversed(steps))), []).append(one)
     return found
 
 

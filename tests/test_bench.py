@@ -86,10 +86,17 @@ def mac(monkeypatch, path, clock):
             self.step = steps[Path(package).name, function_name]
             loaded.append((Path(package).name, function_name, compute_units))
 
-        def predict(self, inputs):
-            assert set(inputs) == {one.feature for one in self.step.inputs}
+        def make_state(self):
+            return State(self.step)
+
+        def predict(self, inputs, state=None):
+            kept = {name for name, _ in states_of(self.step)}
+            assert set(inputs) == {one.feature for one in self.step.inputs} - kept
+            assert (state is None) == (not kept)
             clock.predicts(self.step.package, self.step.function)
-            return Reader().predict(self.step, inputs, ())
+            reader = Reader()
+            reader.states = state.values if state else {}
+            return reader.predict(self.step, inputs, ())
 
     coremltools = ModuleType("coremltools")
     coremltools.models = SimpleNamespace(MLModel=MLModel)

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from measured_rows import HELD_OUT, PHONE, fitted, fourteen, held_out, measured
-from shipped import FILES
+from shipped import FILES, TESTS
 from small_models import models
 from tiny_config import tiny
 from topo_text import gemma4, resolved, table
@@ -193,6 +193,8 @@ def test_it_fits_the_fourteen_rows():
     assert (errors.rows, errors.chunks) == (14, 11)
     assert errors.rmse <= 1.0
     assert errors.left_out <= 1.5
+    told = f"an RMSE of {errors.rmse:.2f} ms, and {errors.left_out:.2f} ms with the chunk left out"
+    assert told in (TESTS.parent / "docs" / "cost.md").read_text("utf-8")
 
 
 def test_it_fits_all_rows_of_e2b():

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from measured_rows import FITTED, FOLDER, HELD_OUT, fitted, measured
 from shipped import layout
 from tiny_config import deep, tiny
-from topo_text import table
+from topo_text import known
 
 import topoc.dsl.resolve
 from topoc.dsl.cli import main
@@ -23,7 +23,8 @@ from topoc.lowering.cost.predict import change
 from topoc.lowering.cost.profile import dumps, read, shipped
 from topoc.lowering.split.space import cuts_of
 
-GOLDEN = Path(__file__).parent / "golden" / "split"
+ROOT = Path(__file__).parents[1]
+GOLDEN = ROOT / "tests" / "golden" / "split"
 BASE = FOLDER / "swa4_padded.topo"
 TINY = """topology t {{
   model "tiny/config.json"
@@ -40,7 +41,7 @@ TINY = """topology t {{
 @pytest.fixture
 def topoc_(monkeypatch):
     """Run `topoc` with the layer tables of the tests."""
-    monkeypatch.setattr(topoc.dsl.resolve, "_reader", lambda: table)
+    monkeypatch.setattr(topoc.dsl.resolve, "_reader", lambda: known)
     return invoke
 
 
@@ -73,8 +74,9 @@ def codes(result):
 # What people read.
 
 
+ROWS = sorted(FOLDER.glob("*.topo"))
 CASES = {
-    "calibrate": ["--calibrate", *FITTED, "--held-out", FOLDER / f"{HELD_OUT}.topo"],
+    "calibrate": ["--calibrate", *ROWS, "--held-out", FOLDER / f"{HELD_OUT}.topo"],
     "e2b": [BASE, "--chunks", "1-4", "--top", "6", "--explain"],
     "e2b_two_to_three": [BASE, "--chunks", "2-3", "--top", "3", "--objective", "bytes"],
     "e2b_pareto": [BASE, "--pareto", "time,memory"],
@@ -108,11 +110,20 @@ def test_three_to_two_says_that_the_data_do_not_resolve_it(topoc_):
     assert "the interval holds zero, and the data do not resolve it" in told
 
 
-def test_the_page_holds_what_the_command_prints():
-    page = (FOLDER.parents[1] / "docs" / "cost.md").read_text("utf-8")
-    costs, _, rest = (GOLDEN / "calibrate.expect").read_text("utf-8").partition("\n\nrows ")
-    assert costs in page
-    assert rest.partition("\n\n")[2].rstrip() in page
+def test_the_page_holds_its_command_and_what_that_prints(monkeypatch):
+    """As a shell runs it in a fresh checkout, with nothing of the tests."""
+    page = (ROOT / "docs" / "cost.md").read_text("utf-8")
+    (line,) = [line for line in page.splitlines() if line.startswith("topoc split --calibrate top")]
+    monkeypatch.chdir(ROOT)
+    words = [
+        one for word in line.split()[1:] for one in sorted(map(str, Path().glob(word))) or [word]
+    ]
+    printed = invoke(*words).stdout
+    assert printed == (GOLDEN / "calibrate.expect").read_text("utf-8")
+    for block in printed.rstrip().split("\n\n"):
+        assert block in page
+    assert {line.split()[0] for line in printed.splitlines() if HELD_OUT in line} == {HELD_OUT}
+    assert printed.index(HELD_OUT) > printed.index("held out")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +136,7 @@ def test_the_page_holds_what_the_command_prints():
     ],
 )
 def test_the_page_holds_the_intervals_of_changes(before, after, row):
-    page = (FOLDER.parents[1] / "docs" / "cost.md").read_text("utf-8")
+    page = (ROOT / "docs" / "cost.md").read_text("utf-8")
     old, new = (features(one, one.functions[0]) for one in measured(before, after))
     found = change(fitted().profile, old, new)
     told = f"| {row} | {found.ms:+.1f} ms | {found.low:+.1f} to {found.high:+.1f} |"
@@ -173,6 +184,15 @@ def test_a_tie_with_a_measured_layout_names_it(topoc_):
     assert "swa4_padded" in line
     assert "prefill_512_padded" not in line  # its decode was not measured
     assert "merged2_padded" not in line  # it breaks a budget
+
+
+def test_shipped_swa4_names_the_measured_layouts_that_tie(tmp_path):
+    """By its name alone, from a folder in which there is nothing."""
+    told = invoke("split", "swa4", "--chunks", "3-4", "--top", "1").stdout.splitlines()
+    (line,) = [line for line in told if line.startswith("measured layouts that tie with 1: ")]
+    names = set(line.partition(": ")[2].split(", "))
+    assert {"threeway_padded", "topology_i_padded", "swa4_padded"} <= names
+    assert "merged2_padded" not in names  # it breaks a budget
 
 
 def test_where_nothing_fits_it_says_so_and_why(topoc_):
@@ -235,12 +255,12 @@ def test_emitted_splits_are_topologies_that_differ_as_told(topoc_, tmp_path):
     for split in told["splits"]:
         path = tmp_path / "out" / f"{split['name']}.topo"
         assert topoc_("fmt", "--check", path).stdout == ""
-        topology, findings = load(path, layers=table)
+        topology, findings = load(path, layers=known)
         assert [one for one in findings if one.severity is Severity.ERROR] == []
         assert [len(one.layers) for one in topology.chunks] == split["layers"]
         assert f"{split['step']['ms']:.1f} ± " in topology.doc
         assert topology.measurements == ()
-        source, _ = load(BASE, layers=table)
+        source, _ = load(BASE, layers=known)
         moved = [at for at in range(35) if place(source, at) != place(topology, at)]
         found = json.loads(topoc_("diff", BASE, path, "--format", "json").stdout)
         assert layers_of(found["changes"]["chunks"]) == moved
@@ -277,7 +297,7 @@ def test_an_emitted_split_keeps_allowances_and_definitions(topoc_, tmp_path):
     assert "param C = 4096" in " ".join(text.split())
     assert 'allow state.update because "a test"' in text
     assert "too-many-layers" not in text
-    topology, findings = load(made, layers=table)
+    topology, findings = load(made, layers=known)
     assert topology.context == 4096
     assert not [one for one in findings if one.severity is Severity.ERROR]
     result = topoc_("split", path, "--chunks", "2", "--top", "1", "--emit", tmp_path, status=2)
@@ -288,7 +308,7 @@ def test_a_function_keeps_its_own_chunks(topoc_, tmp_path):
     base = layout("prefill_skips_readers")
     topoc_("split", base, "--chunks", "3", "--top", "1", "--emit", tmp_path)
     (made,) = tmp_path.glob("*.topo")
-    (source, _), (split, findings) = load(base, layers=table), load(made, layers=table)
+    (source, _), (split, findings) = load(base, layers=known), load(made, layers=known)
     assert not [one for one in findings if one.severity is Severity.ERROR]
     assert split.functions[1].chunks == source.functions[1].chunks is not None
     assert len(split.chunks) == 3

@@ -13,8 +13,9 @@ import subprocess
 
 import pytest
 from click.testing import CliRunner
-from test_page import LAYOUTS, MEASURED, SHIPPED
-from topo_text import table
+from shipped import layout
+from test_page import MEASURED, SHIPPED
+from topo_text import known
 
 import topoc.dsl.resolve
 from topoc.dsl.cli import main
@@ -28,9 +29,9 @@ QUIET = (
 )
 PLANS = {
     "gemma3_270m": (SHIPPED, "--costs", "a19"),
-    "swa4": (LAYOUTS / "swa4.topo",),
+    "swa4": (layout("swa4"),),
     "merged2": (MEASURED / "merged2_padded.topo",),
-    "future_gpu_prefill": (LAYOUTS / "future_gpu_prefill.topo",),
+    "future_gpu_prefill": (layout("future_gpu_prefill"),),
 }
 DIFF = (MEASURED / "threeway_padded.topo", MEASURED / "swa4_padded.topo")
 WIDTHS = (360, 1280)
@@ -121,7 +122,7 @@ def pages():
     """Every page, by its name."""
     with pytest.MonkeyPatch.context() as patch:
         made = {"gemma3_270m": page("plan", *PLANS["gemma3_270m"])}
-        patch.setattr(topoc.dsl.resolve, "_reader", lambda: table)
+        patch.setattr(topoc.dsl.resolve, "_reader", lambda: known)
         made |= {name: page("plan", *of) for name, of in PLANS.items() if name not in made}
         return made | {"diff": page("diff", *DIFF)}
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from measured_rows import fitted
 from shipped import layout
 from small_models import models
-from topo_text import gemma3, gemma4, resolved, table
+from topo_text import gemma3, gemma4, known, resolved
 
 from topoc.dsl.diagnostic import TopocError, error
 from topoc.dsl.lint.engine import lint
@@ -203,7 +203,7 @@ def test_a_bound_is_kept_to_the_byte():
 
 
 def e2b(name="swa4"):
-    topology, _ = load(layout(name), layers=table)
+    topology, _ = load(layout(name), layers=known)
     return topology
 
 

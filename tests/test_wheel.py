@@ -85,6 +85,7 @@ def test_the_wheel_holds_what_is_no_python(wheel):
         *("topoc/dsl/py.typed", "topoc/lowering/py.typed", "topoc/dsl/grammar.lark"),
         *("topoc/dsl/schema/findings.json", "topoc/topologies/models/gemma3-270m.json"),
         *("topoc/topologies/gemma3_270m.topo", "topoc/topologies/gemma3_270m_1chunk.topo"),
+        "topoc/topologies/measured/swa4_padded.topo",
         "topoc/lowering/cli/page/templates/plan.html.jinja",
     }
     assert wanted <= names_in(wheel)

@@ -10,6 +10,7 @@ from topoc.dsl.parser import parse
 from topoc.dsl.resolve import Given, resolve
 from topoc.dsl.resolve.chain import chain
 from topoc.dsl.source import Source
+from topoc.lowering.architecture import layers
 
 
 def table(path):
@@ -21,6 +22,11 @@ def table(path):
     if "qwen3" in path.name:
         return layer_tables.qwen3(path)
     return layer_tables.gemma4(path) if "gemma4" in path.name else layer_tables.gemma3(path)
+
+
+def known(path):
+    """The layer table of a config that is there, else what its name stands for."""
+    return layers(path) if path.is_file() else table(path)
 
 
 def resolved(text, *, name=None, define=None, folder=Path(), layers=table):

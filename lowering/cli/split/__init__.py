@@ -66,7 +66,12 @@ class _Pair(click.ParamType[tuple[str, str]]):
 @click.option("--costs", help="A measured chip, or a file of costs. By default, the target's chip.")
 @click.option("--format", "style", type=click.Choice(["text", "json"]), default="text")
 @click.option("--calibrate", is_flag=True, help="Fit costs on `measured` blocks of the files.")
-@click.option("--held-out", multiple=True, metavar="FILE", help="Tell its rows by the fit.")
+@click.option(
+    "--held-out",
+    multiple=True,
+    metavar="FILE",
+    help="Tell its rows by the fit, and fit without them.",
+)
 @click.option("--device", help="Whose figures to fit. By default, the device with most.")
 @click.option("-o", "output", type=click.Path(path_type=Path), help="Write the fitted costs there.")
 @options.topology

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from topoc.dsl.diagnostic import Place, TopocError, error
+from topoc.dsl.library import find
 from topoc.dsl.load import Loader
 from topoc.dsl.model import Topology
 from topoc.dsl.resolve import Given
@@ -26,8 +27,10 @@ _UNITS = {
 def calibrate(
     files: Sequence[str], held_out: Sequence[str], device: str | None, model: Path | None
 ) -> tuple[Fit, str]:
-    """Fit the measured blocks of files; the fit, and its table."""
-    topologies = _load(files, model)
+    """Fit the measured blocks of files but those held out; the fit, and its table."""
+    unseen = {find(one).resolve() for one in held_out}
+    fitted = [one for one in files if find(one).resolve() not in unseen]
+    topologies = _load(fitted, model)
     chosen = _device(topologies, device, files)
     found = rows(topologies, chosen)
     made = fit(found)
