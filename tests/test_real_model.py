@@ -12,6 +12,7 @@ from topoc.lowering.checkpoint.open import open_checkpoint
 from topoc.lowering.compiler import Request, compile_bundle
 from topoc.lowering.engine.driver import Engine
 from topoc.lowering.engine.predict import InterpreterPredictor
+from topoc.lowering.engine.speculation import Speculation
 from topoc.lowering.ir import DType
 from topoc.lowering.parity.gates import difference, teacher_forced
 from topoc.lowering.parity.oracle import Oracle
@@ -24,6 +25,7 @@ pytestmark = [pytest.mark.real, pytest.mark.xdist_group("real")]
 PROMPT = "The capital of France is"
 BEGINNING = " the capital of the country of France. It is the largest city in France"
 COUNT = 30
+DRAFTED = 64
 
 
 def compiled(gguf, name, target, **options):
@@ -113,3 +115,24 @@ def test_without_the_rescale_fp16_arithmetic_overflows(real_gguf, tmp_path, orac
     found = teacher_forced(bundle, predictor, prompt, places)
 
     assert not difference(found, oracle.logits(prompt), places).keeps("iii")
+
+
+def test_speculative_run_says_what_the_plain_run_says(real_gguf, tmp_path, prompt):
+    """In fp32: prompt lookup drafts, and some of its drafts are wrong."""
+    text = tmp_path / "drafted.topo"
+    text.write_text(
+        "topology drafted extends gemma3_270m_1chunk {\n  functions decode, verify(tokens = 4)\n}\n"
+    )
+    bundle = compiled(real_gguf, text, tmp_path / "bundle")
+    predictor = InterpreterPredictor(bundle)
+    plain = list(Engine(bundle, predictor).generate(prompt, DRAFTED, chosen, frozenset()))
+    drafting = Speculation(Engine(bundle, predictor))
+
+    assert list(drafting.generate(prompt, DRAFTED, chosen, frozenset())) == plain
+    assert len(plain) == DRAFTED
+    assert 0 < drafting.accepted < drafting.drafted
+
+
+def chosen(result):
+    """The token that the package chose."""
+    return result.token
