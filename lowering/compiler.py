@@ -26,6 +26,9 @@ from topoc.lowering.checkpoint.reader import Reader
 from topoc.lowering.checkpoint.weights import Weights
 from topoc.lowering.describe import Identity, Written, describe, toolchain
 from topoc.lowering.emit.mil import emit
+from topoc.lowering.features.limits import misfits
+from topoc.lowering.features.runtime_files import write_runtime_files
+from topoc.lowering.features.storage import HF_MODEL, is_for_runtime
 from topoc.lowering.interpret.ranges import measure
 from topoc.lowering.ir import DType
 from topoc.lowering.lint.streams import streams_checked
@@ -88,11 +91,9 @@ class Job:
     def run(self) -> manifest.Manifest:
         """Every phase but the commit."""
         request, directory = self.request, self.writer.directory
-        found = find_tokenizer(request.reader, request.architecture.config)
-        tokenizer = () if found is None else write_tokenizer(found, directory)
-        ranges = self._ranges(directory if tokenizer else None)
-        eps, layers = request.architecture.norms.eps, len(request.architecture.layers)
-        scales = scales_for(ranges, eps) if request.rescale else Scales.none(layers)
+        tokenizer = self._tokenizer()
+        ranges = self._ranges(tokenizer[0].parent if tokenizer else None)
+        scales = self._scales(ranges)
         laid = plan(request.topology, request.architecture, dtype=request.precision, scales=scales)
         identity = self._identity(scales)
         rounded = Rounded(self.weights, lambda weight: self.progress.advance(weight.type.bytes))
@@ -104,14 +105,37 @@ class Job:
             tables=self._tables(laid, rounded),
             per_layer=write_per_layer(laid, rounded, directory),
             ropes=write_ropes(laid, directory),
-            tokenizer=tokenizer,
+            tokenizer=tuple(path.relative_to(directory) for path in tokenizer),
             scales=scales,
             ranges=ranges,
             lint=self._linted(ranges, scales),
             revisit=request.revisit,
         )
+        if is_for_runtime(request.topology, request.precision):
+            self._runtime_files()
         self._packages(laid, rounded, identity)
         return describe(laid, written)
+
+    def _tokenizer(self) -> tuple[Path, ...]:
+        """The tokenizer's files, where hosts look for them; none where none came along."""
+        request, folder = self.request, self.writer.directory
+        found = find_tokenizer(request.reader, request.architecture.config)
+        if found is None:
+            return ()
+        if is_for_runtime(request.topology, request.precision):
+            folder /= HF_MODEL
+            folder.mkdir()
+        return write_tokenizer(found, folder)
+
+    def _runtime_files(self) -> None:
+        request = self.request
+        write_runtime_files(
+            request.topology,
+            request.architecture,
+            request.precision,
+            request.reader.files,
+            self.writer.directory,
+        )
 
     def _ranges(self, tokenizer: Path | None) -> tuple[Range, ...]:
         self.progress.begin("measuring the residual stream", 0)
@@ -124,6 +148,17 @@ class Job:
         if request.precision is not DType.FP16 or not request.rescale:
             return request.lint
         return streams_checked(request.lint, request.reader.path, ranges, scales)
+
+    def _scales(self, ranges: tuple[Range, ...]) -> Scales:
+        """What the ranges ask for, unless the topology's hosts can't have it."""
+        architecture = self.request.architecture
+        scales = Scales.none(len(architecture.layers))
+        if self.request.rescale:
+            scales = scales_for(ranges, architecture.norms.eps)
+        misfit = tuple(misfits(self.request.topology, architecture, scales))
+        if misfit:
+            raise TopocError(*misfit)
+        return scales
 
     def _identity(self, scales: Scales) -> Identity:
         """The build id is a hash of all that decides what the bundle's bytes are."""

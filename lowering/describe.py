@@ -5,7 +5,9 @@ from pathlib import Path
 from attrs import asdict, frozen
 
 from topoc.lowering import manifest
+from topoc.lowering.build.handling import COREML_LLM
 from topoc.lowering.emit.mil.toolkit import toolkit
+from topoc.lowering.features.runtime_files import unproven
 from topoc.lowering.plan import Plan
 from topoc.lowering.rescale import Range, Scales
 from topoc.lowering.version import VERSION
@@ -34,7 +36,7 @@ class Written:
     tables: dict[str, manifest.Table]
     per_layer: manifest.PerLayer | None
     ropes: dict[str, manifest.RopeTable]
-    tokenizer: tuple[Path, ...]
+    tokenizer: tuple[Path, ...]  # relative to the bundle
     scales: Scales
     ranges: tuple[Range, ...]
     lint: manifest.Lint
@@ -64,13 +66,21 @@ def describe(plan: Plan, written: Written) -> manifest.Manifest:
         buffers=plan.buffers,
         functions=plan.functions,
         per_layer=written.per_layer,
-        tokenizer=tuple(path.name for path in written.tokenizer),
+        tokenizer=tuple(path.as_posix() for path in written.tokenizer),
         residual_scales=written.scales.residual,
         residual_peaks=tuple(one.stream.peak for one in written.ranges),
         lint=written.lint,
         revisit=written.revisit,
-        unproven=UNPROVEN,
+        unproven=_unproven(plan, written),
     )
+
+
+def _unproven(plan: Plan, written: Written) -> tuple[str, ...]:
+    """What only a device can show, and, of a runtime's profile, only that runtime."""
+    if plan.topology.features != COREML_LLM:
+        return UNPROVEN
+    tokenizer = bool(written.tokenizer)
+    return (*UNPROVEN, *unproven(plan.topology, plan.architecture, tokenizer=tokenizer))
 
 
 def _model(plan: Plan, identity: Identity) -> manifest.ModelInfo:

@@ -1,6 +1,7 @@
 """Checkpoint tensors on their way into a package: recipe applied, rounded, written once."""
 
 from collections.abc import Callable, Iterator
+from errno import EIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -104,6 +105,8 @@ class Rounded:
             left = extent.bytes
             while left:
                 block = source.read(min(left, COPY_BLOCK))
+                if not block:
+                    raise OSError(EIO, "the file became shorter", str(extent.path))
                 file.write(block)
                 left -= len(block)
 

@@ -1,18 +1,22 @@
 """What the host looks up: rows of tokens, rotary angles; raw on disk, told by the manifest."""
 
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
+import torch
 
-from topoc.lowering.ir import DType, TensorType, Weight
+from topoc.lowering.architecture import Rope
+from topoc.lowering.features.storage import LEVELS, AngleFiles, RowFiles, angle_files, row_files
+from topoc.lowering.ir import TensorType, Weight
 from topoc.lowering.manifest import PerLayer, RopeTable, Table
 from topoc.lowering.plan import Plan
-from topoc.lowering.rope import table
+from topoc.lowering.rope import angles
 from topoc.lowering.stored import Rounded
 
-LEVELS = 127  # of a signed byte, on either side of zero
+LEAST_FP16 = 2.0**-24  # above zero
+ROPE_BLOCK = 4096  # positions
 
 
 def table_bytes(plan: Plan, name: str) -> int:
@@ -21,30 +25,30 @@ def table_bytes(plan: Plan, name: str) -> int:
 
 
 def write_table(plan: Plan, rounded: Rounded, directory: Path, name: str) -> Table:
-    """The table `embed` or `ple_table` as it is stored; int8 a row where the topology says so.
+    """The table `embed` or `ple_table` as it is stored.
 
     Rows are streamed in blocks. Of a table that is longer than the vocabulary, the rows that no
     token has are left out.
     """
-    kind: Literal["fp16", "fp32", "int8"] = plan.dtype.float_name
-    if plan.topology.recipe(name) and plan.dtype is not DType.FP32:
-        kind = "int8"
+    files = row_files(plan.topology, plan.dtype, name)
     rows, width = plan.table_shape(name)
     longer = rows < rounded.weights.spec(name).shape[0]
     weight = Weight(name, TensorType(plan.dtype, (rows, width)), first=0 if longer else None)
-    path, scales = directory / f"{name}.{kind}.bin", directory / f"{name}.scale.bin"
-    if kind == "int8":
-        _write_int8(rounded, weight, path, scales)
+    path = directory / files.path
+    if files.scales is not None:
+        _write_int8(rounded, weight, files, path, directory / files.scales)
     else:
         with path.open("w+b") as file:
             rounded.append_to(file, path, weight)
     return Table(
-        path=path.name,
-        dtype=kind,
+        path=files.path,
+        dtype=files.dtype,
         rows=rows,
         width=width,
         multiplier=_multiplier(plan, name),
-        scales=scales.name if kind == "int8" else None,
+        scales=files.scales,
+        scales_dtype=files.scales_dtype,
+        divisor=files.divisor,
     )
 
 
@@ -56,16 +60,37 @@ def _multiplier(plan: Plan, name: str) -> float:
     return plan.architecture.embed_multiplier
 
 
-def _write_int8(rounded: Rounded, weight: Weight, path: Path, scales: Path) -> None:
-    """Each row divided by its greatest |value| / 127 and rounded; a row of zeros has scale one."""
+def _write_int8(
+    rounded: Rounded, weight: Weight, files: RowFiles, path: Path, scales: Path
+) -> None:
+    """Each row's codes and its scale."""
+    narrow = files.scales_dtype == "fp16"
+    coded = _coded_by_peak if narrow else _coded_by_step
     run = (0, weight.type.shape[0])
     with path.open("wb") as file, scales.open("wb") as scale_file:
-        for block in rounded.weights.blocks(weight.role, run=run):
-            peaks = block.abs().amax(1, keepdim=True)
-            scale = (peaks / LEVELS).masked_fill(peaks == 0, 1.0)
-            file.write((block / scale).round().char().numpy().data)
+        for block in rounded.weights.blocks(weight.role, fp16=narrow, run=run):
+            codes, scale = coded(block)
+            file.write(codes.numpy().data)
             scale_file.write(scale.numpy().data)
     rounded.told(weight)
+
+
+def _coded_by_step(block: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each row divided by its greatest |value| / 127 and rounded; a row of zeros has scale one."""
+    peaks = block.abs().amax(1, keepdim=True)
+    scale = (peaks / LEVELS).masked_fill(peaks == 0, 1.0)
+    return (block / scale).round().char(), scale
+
+
+def _coded_by_peak(block: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each row in 127ths of its greatest |value|, which is rounded to fp16 first.
+
+    Where fp16 has zero for it, the least that it has above: codes of such a row are small, and
+    nothing is divided by zero.
+    """
+    scale = block.abs().amax(1, keepdim=True).half().clamp(min=LEAST_FP16)
+    codes = (block * LEVELS / scale.float()).round().clamp(-LEVELS, LEVELS)
+    return codes.char(), scale
 
 
 def per_layer_bytes(plan: Plan) -> int:
@@ -99,20 +124,34 @@ def write_per_layer(plan: Plan, rounded: Rounded, directory: Path) -> PerLayer |
 
 
 def write_ropes(plan: Plan, directory: Path) -> dict[str, RopeTable]:
-    """Cosines and sines of every position of the context, one file a geometry."""
-    kind = np.float32 if plan.dtype is DType.FP32 else np.float16
+    """Cosines and sines of positions, for each geometry."""
     written = {}
     for name in plan.rope_names:
-        angles = table(plan.architecture.rope(name), plan.topology.context, kind)
-        path = directory / f"rope_{name}.npy"
-        _save(path, angles)
-        written[name] = RopeTable(path=path.name, positions=angles.shape[1], width=angles.shape[2])
+        files = angle_files(plan.topology, plan.dtype, name)
+        rope = plan.architecture.rope(name)
+        halves: dict[str, tuple[np.ufunc, ...]] = {files.path: (np.cos, np.sin)}
+        if files.sines is not None:
+            halves = {files.path: (np.cos,), files.sines: (np.sin,)}
+        for path, of in halves.items():
+            _write_angles(directory / path, rope, files, of)
+        written[name] = RopeTable(
+            path=files.path, positions=files.positions, width=rope.width, sines=files.sines
+        )
     return written
 
 
-def _save(path: Path, values: np.ndarray[Any, Any]) -> None:
-    """As `np.save`, which writes behind Python's back and does not tell when a disk is full."""
+def _write_angles(path: Path, rope: Rope, files: AngleFiles, of: Sequence[np.ufunc]) -> None:
+    """A .npy file of (positions, width), or of several of them one after another.
+
+    `np.save` writes behind Python's back and does not tell when a disk is full.
+    """
+    kind = np.dtype({"fp16": "<f2", "fp32": "<f4"}[files.dtype])
+    one = (files.positions, rope.width)
+    shape = one if len(of) == 1 else (len(of), *one)
+    header = {"descr": kind.str, "fortran_order": False, "shape": shape}
     with path.open("wb") as file:
-        header = np.lib.format.header_data_from_array_1_0(values)
         np.lib.format.write_array_header_1_0(file, header)
-        file.write(np.ascontiguousarray(values).data)
+        for function in of:
+            for first in range(0, files.positions, ROPE_BLOCK):
+                block = angles(rope, range(first, min(first + ROPE_BLOCK, files.positions)))
+                file.write(function(block).astype(kind).data)

@@ -50,8 +50,9 @@ def _renamed(manifest, names):
     for group in ("tables", "ropes"):
         for one in manifest[group].values():
             one["path"] = names.of(one["path"])
-            if "scales" in one:
-                one["scales"] = names.of(one["scales"])
+            for other in ("scales", "sines"):
+                if other in one:
+                    one[other] = names.of(one[other])
         manifest[group] = {names.of(key): one for key, one in manifest[group].items()}
     for buffer in manifest["buffers"]:
         buffer["id"] = names.of(buffer["id"])

@@ -23,7 +23,8 @@ from topoc.dsl.cli import main
 from topoc.lowering import architecture
 from topoc.lowering.bundle import writer as bundle_writer
 from topoc.lowering.bundle.reader import open_bundle
-from topoc.lowering.tables import _save
+from topoc.lowering.features.storage import AngleFiles
+from topoc.lowering.tables import _write_angles
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "conformance"
 CHUNKS = "chunk first  = L0\n  chunk second = L1 + norm + head(argmax)"
@@ -442,7 +443,9 @@ def test_a_full_disk_leaves_the_old_bundle(disk, checkpoint, builds, monkeypatch
 def test_a_rope_table_on_a_full_disk_tells_so():
     """`np.save` would tell of bytes that were not written, and not why."""
     with pytest.raises(OSError) as found:
-        _save(Path("/dev/full"), np.zeros((2, 24, 8), np.float16))
+        files = AngleFiles(path="full", dtype="fp16", positions=24)
+        rope = architecture.Rope(theta=10.0, width=8)
+        _write_angles(Path("/dev/full"), rope, files, (np.cos, np.sin))
     assert found.value.errno == errno.ENOSPC
 
 

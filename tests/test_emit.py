@@ -218,7 +218,11 @@ def test_a_weight_of_few_elements_holds_its_own_values(tmp_path):
 
     program = projection((3, 2))
     drawn = Drawn.of(program)
-    path = write_package((program,), drawn, tmp_path / "p.mlpackage", DType.FP16)
+    told = []
+    path = tmp_path / "p.mlpackage"
+    write_package((program,), drawn, path, DType.FP16, told=told.append)
+    assert told == list(program.weights)
+    assert records(path) == []  # they stand in the model itself
     found = Machine(path).run({"x": torch.tensor([1.0, -2.0]).reshape(1, 2, 1, 1)})["y"]
     wanted = drawn.whole("w").half().float() @ torch.tensor([1.0, -2.0])
     assert torch.allclose(found.flatten(), wanted)

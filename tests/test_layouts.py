@@ -34,7 +34,7 @@ FILES = {one.stem: one for folder in (SHIPPED, LAYOUTS) for one in sorted(folder
 SURVEY = {
     "A": "swa4",
     "B": "stateless4",
-    "C": "threeway",
+    "C": "threeway threeway_coreml_llm",
     "D": "merged2 merged1",
     "E": "topology_i",
     "F": "lite2",
@@ -104,6 +104,12 @@ EXPECTED = {
         BLEND,
     ),
     "threeway": Expected(THREEWAY, "7S 1F; 5S 2F; -", SHIFT, BLEND, VERIFY),
+    "threeway_coreml_llm": Expected(
+        THREEWAY,
+        "7S 1F; 5S 2F; -",
+        "sliding 512 / shift 512 io padded",
+        "full all / blend 2048 io padded",
+    ),
     "threeway_prefill4": Expected(
         THREEWAY, "7S 1F; 5S 2F; -", SHIFT, BLEND, f"{VERIFY}; {PREFILLS}"
     ),

@@ -221,6 +221,7 @@ def named(name):
 WIDE = value("wide", 1, 2, 1, 1)
 HOT, LONG = value("hot", 1, 1, 2, 1), value("long", 1, 4, 1, 2)
 KEYS = value("keys", 1, 1, 2, 1)
+PAIR, SEEN = value("pair", 1, 2, 2, 1), value("seen", 1, 1, 1, 2)
 MASKED = (A, KEYS, value("m", 1, 1, 1, 3))
 BEST = (value("best", 1, 2, 1, 1), value("ids", 1, 2, 1, 1, dtype=DType.INT32))
 TALL = value("tall", 1, 1, 1, 1, 2, 2)
@@ -321,6 +322,14 @@ FAULTS = {
     "a mask of another width": (
         adding(bind(D, Attention(A, KEYS, KEYS, value("m", 1, 1, 1, 3), 1.0)), inputs=MASKED),
         "%d is of operands that don't fit each other",
+    ),
+    "heads that no groups share": (
+        adding(
+            bind(value("q", 1, 3, 1, 1), Attention(value("x", 1, 3, 1, 1), PAIR, PAIR, SEEN, 1.0)),
+            inputs=(value("x", 1, 3, 1, 1), PAIR, SEEN),
+            outputs=(value("q", 1, 3, 1, 1),),
+        ),
+        "%q is of operands that don't fit each other",
     ),
     "tiles of nothing": (
         adding(

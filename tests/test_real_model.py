@@ -13,6 +13,7 @@ from topoc.lowering.cli.lint import of_ranges
 from topoc.lowering.compiler import Request, compile_bundle
 from topoc.lowering.engine.driver import Engine
 from topoc.lowering.engine.predict import InterpreterPredictor
+from topoc.lowering.engine.speculation import Speculation
 from topoc.lowering.ir import DType
 from topoc.lowering.parity.gates import difference, teacher_forced
 from topoc.lowering.parity.oracle import Oracle
@@ -25,6 +26,7 @@ pytestmark = [pytest.mark.real, pytest.mark.xdist_group("real")]
 PROMPT = "The capital of France is"
 BEGINNING = " the capital of the country of France. It is the largest city in France"
 COUNT = 30
+DRAFTED = 64
 
 
 def compiled(gguf, name, target, **options):
@@ -141,3 +143,24 @@ def test_ranges_tell_of_the_missing_rescale_and_nothing_of_the_shipped_one(
 
 def test_ranges_on_a_prompt_without_bos_are_warned_about(unscaled, prompt):
     assert ranges(unscaled, prompt[1:]) == [("warning", "range.no-bos")]
+
+
+def test_speculative_run_says_what_the_plain_run_says(real_gguf, tmp_path, prompt):
+    """In fp32: prompt lookup drafts, and some of its drafts are wrong."""
+    text = tmp_path / "drafted.topo"
+    text.write_text(
+        "topology drafted extends gemma3_270m_1chunk {\n  functions decode, verify(tokens = 4)\n}\n"
+    )
+    bundle = compiled(real_gguf, text, tmp_path / "bundle")
+    predictor = InterpreterPredictor(bundle)
+    plain = list(Engine(bundle, predictor).generate(prompt, DRAFTED, chosen, frozenset()))
+    drafting = Speculation(Engine(bundle, predictor))
+
+    assert list(drafting.generate(prompt, DRAFTED, chosen, frozenset())) == plain
+    assert len(plain) == DRAFTED
+    assert 0 < drafting.accepted < drafting.drafted
+
+
+def chosen(result):
+    """The token that the package chose."""
+    return result.token

@@ -17,7 +17,6 @@ from topoc.lowering.refuse import refusals
 E2B = Path(__file__).parents[1] / "topologies" / "models" / "gemma4-e2b.json"
 SEPARATE = "functions decode, prefill(tokens = 5, package = separate)"
 OWN = "chunk mine(function = prefill_5) = L0-3 + norm + head(argmax)\n  " + WHOLE
-RUNS = "features coreml_llm\n  kv { all: write blend, slots context, row padded }"
 GRAPH = "functions decode, prefill(tokens = 3, write = graph)"
 
 # What is written, the code, the headline, and the words that it points at.
@@ -176,6 +175,21 @@ INEXPRESSIBLE = {
         f"{RUNTIME} carries the KV of one sliding layer between chunks, not of L13 and L12",
         "L20: share L12",
     ),
+    "a donor before the last ones": (
+        {"kv": "L10: share L8"},
+        f"{RUNTIME} takes the last 21 layers for those that share, and L10 shares too",
+        "L10: share L8",
+    ),
+    "a third chunk with caches": (
+        {"chunks": FOUR.replace("L8-14", "L8-10\n  chunk more = L11-14")},
+        f"{RUNTIME} keeps caches of two chunks, and `more` is a third",
+        "more",
+    ),
+    "tables of fp16": (
+        {"body": "quantize { ple_table: none }"},
+        f"{RUNTIME} reads `ple_table` as `int8(per = row)` only",
+        "ple_table: none",
+    ),
     "vectors that the host combines": (
         {"chunks": FOUR.replace("ple + ", "")},
         f"{RUNTIME} leaves `ple` to the first chunk",
@@ -222,6 +236,14 @@ def test_what_the_runtime_has_no_names_for_is_refused_where_it_was_asked_for(cas
     assert found[0].code == "features.cannot-express"
     assert (message, text) in {(one.message, one.at.at.text) for one in found}
     assert len(found) == (2 if case.startswith("a chunk that") else 1)
+
+
+def test_the_runtime_is_for_models_with_per_layer_rows(tmp_path):
+    body = "features coreml_llm\n  kv { all: write blend, slots context, row padded }"
+    _, found = refused(tmp_path, f"functions decode\n  {body}")
+    assert [(one.code, one.message) for one in found] == [
+        ("features.cannot-express", f"{RUNTIME} feeds per-layer rows, and the model has none")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -275,10 +297,6 @@ def test_what_the_runtime_can_say_is_planned(written):
         ("kv { all: store state(one), write blend, slots context, row padded(heads = 4) }", WHOLE),
         ("attention { full: windowed_full(window = 4) }", WHOLE),
         ("attention { all: flash_tiled(tile = 4) }", WHOLE),
-        (
-            f"functions decode\n  {RUNS}",
-            WHOLE,
-        ),
     ],
 )
 def test_what_is_lowered_is_not_refused(body, chunks, tmp_path):

@@ -2,7 +2,17 @@
 
 import numpy as np
 import pytest
-from twins import CONTEXT, STARTS, TOKENS, TWINS, Checkpoint, W, compiled, session
+from twins import (
+    CONTEXT,
+    SAME_ARITHMETIC,
+    STARTS,
+    TOKENS,
+    TWINS,
+    Checkpoint,
+    W,
+    compiled,
+    session,
+)
 
 from topoc.lowering.parity.gates import LIMITS, difference, telling_positions
 from topoc.lowering.parity.proof import prove
@@ -19,12 +29,22 @@ class Case:
         self.oracle = checkpoint.reference(twin)
         self.reference = self.oracle.logits(TOKENS)
         self.made = {}
+        self.logits = {}
 
     def bundle(self, precision):
         if precision not in self.made:
             target = self.folder / precision
             self.made[precision] = compiled(self.twin, self.checkpoint.folder, target, precision)
         return self.made[precision]
+
+    def decoded(self, precision, *, rounding=False):
+        """The logits after each token, one by one."""
+        key = precision, rounding
+        if key not in self.logits:
+            engine = session(self.bundle(precision), rounding=rounding)
+            steps = [engine.feed([token], only="decode").logits for token in TOKENS]
+            self.logits[key] = np.stack(steps)
+        return self.logits[key]
 
     def functions(self, role):
         found = self.bundle("fp32").manifest.functions
@@ -44,18 +64,25 @@ def checkpoints(tmp_path_factory):
     return checkpoint
 
 
-@pytest.fixture(scope="module", params=TWINS)
+GROUPED = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in TWINS]
+
+
+@pytest.fixture(scope="module", params=GROUPED)
 def case(request, checkpoints, tmp_path_factory):
+    """A twin, compiled once: its tests run in one process."""
     twin = TWINS[request.param]
     return Case(twin, checkpoints(twin), tmp_path_factory.mktemp(twin.name))
 
 
-def test_decode_of_the_fp32_build_equals_the_reference(case):
-    bundle = case.bundle("fp32")
-    engine = session(bundle)
-    found = np.stack([engine.feed([token], only="decode").logits for token in TOKENS])
+@pytest.fixture(scope="session")
+def base(checkpoints, tmp_path_factory):
+    """What the others that cut the same layers elsewhere are held against."""
+    twin = TWINS["swa4"]
+    return Case(twin, checkpoints(twin), tmp_path_factory.mktemp("base"))
 
-    assert difference(found, case.reference, EVERYWHERE).keeps("i")
+
+def test_decode_of_the_fp32_build_equals_the_reference(case):
+    assert difference(case.decoded("fp32"), case.reference, EVERYWHERE).keeps("i")
 
 
 def test_shipped_fp16_package_keeps_every_gate(case):
@@ -101,6 +128,14 @@ def test_prefill_equals_decode_wherever_the_call_begins(case):
                 logits = engine.feed([TOKENS[position]], only="decode").logits
 
                 assert np.abs(logits - case.reference[position]).max() <= limit
+
+
+def test_chunks_cut_elsewhere_give_the_same_bits(case, base):
+    """In fp32, and where every op rounds to fp16: the ops are the same ones."""
+    if case.twin.name not in SAME_ARITHMETIC:
+        pytest.skip("its ops are others")
+    assert np.array_equal(case.decoded("fp32"), base.decoded("fp32"))
+    assert np.array_equal(case.decoded("fp16", rounding=True), base.decoded("fp16", rounding=True))
 
 
 def test_twins_cross_their_windows():

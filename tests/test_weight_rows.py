@@ -143,6 +143,16 @@ def test_a_run_that_leaves_fp16_by_its_recipe_is_told(counted):
         rounded.append_to(BytesIO(), None, large)
 
 
+def test_a_file_that_became_shorter_is_told(tmp_path, counted):
+    rounded, path = Rounded(counted, lambda _: None), tmp_path / "table.bin"
+    with path.open("w+b") as file:
+        appended(rounded, file, path, WHOLE)
+        file.truncate(100)
+        file.seek(0)
+        with pytest.raises(OSError, match="became shorter"):
+            rounded.append_to(BytesIO(), tmp_path / "other", run_of(5, 9))
+
+
 def test_whole_and_runs_are_different_constants():
     keys = {one.key for one in (WHOLE, run_of(0, 5), run_of(0, 6), run_of(1, 6))}
     assert keys == {"embed", "embed[0:5]", "embed[0:6]", "embed[1:6]"}

@@ -90,6 +90,10 @@ def _hidden(where):
     return torch.where(where, torch.finfo(torch.float32).min, 0.0)[None, None]
 
 
+SAME_ARITHMETIC = frozenset({"threeway", "topology_i", "merged2", "merged1"})
+"""Those that run the ops of `swa4` in chunks of another cut."""
+
+
 @frozen
 class Checkpoint:
     """A tiny checkpoint and transformers' own model of it."""

@@ -49,6 +49,9 @@ def _whole(manifest: Manifest) -> Iterator[Problem]:
         if not 1 <= table.rows <= manifest.model.vocabulary:
             message = f"table `{name}` has {table.rows} rows for {manifest.model.vocabulary} tokens"
             yield Problem("bundle.shapes-disagree", message, f".tables[{name!r}].rows")
+        if not (isfinite(table.divisor) and table.divisor > 0):
+            message = f"the divisor is {table.divisor}, not above zero"
+            yield Problem("bundle.scale", message, f".tables[{name!r}].divisor")
 
 
 def _buffers(manifest: Manifest) -> Iterator[Problem]:

@@ -24,6 +24,8 @@ def _named(manifest: Manifest) -> Iterator[tuple[str, str]]:
             yield table.scales, f"$.tables[{name!r}].scales"
     for name, rope in manifest.ropes.items():
         yield rope.path, f"$.ropes[{name!r}].path"
+        if rope.sines is not None:
+            yield rope.sines, f"$.ropes[{name!r}].sines"
     if manifest.per_layer is not None:
         yield manifest.per_layer.projection, "$.per_layer.projection"
         yield manifest.per_layer.gain, "$.per_layer.gain"
@@ -111,7 +113,8 @@ def _asked(manifest: Manifest) -> Iterator[tuple[str, int, str]]:
     for name, table in manifest.tables.items():
         yield table.path, table.rows * table.width * ITEM_BYTES[table.dtype], f"table `{name}`"
         if table.scales is not None:
-            yield table.scales, table.rows * 4, f"table `{name}`"
+            size = table.rows * ITEM_BYTES[table.scales_dtype]
+            yield table.scales, size, f"table `{name}`"
     made = manifest.per_layer
     if made is not None:
         item, channels = ITEM_BYTES[made.dtype], made.layers * made.width
@@ -121,24 +124,29 @@ def _asked(manifest: Manifest) -> Iterator[tuple[str, int, str]]:
 
 def ropes(bundle: Bundle, sound: frozenset[str]) -> Iterator[Diagnostic]:
     """Rope tables have the shape that the manifest says."""
+    for name, rope in bundle.manifest.ropes.items():
+        one = (rope.positions, rope.width)
+        files: list[tuple[str, tuple[int, ...]]] = [(rope.path, (2, *one))]
+        if rope.sines is not None:
+            files = [(rope.path, one), (rope.sines, one)]
+        for path, asked in files:
+            if path in sound and not _is_floats(bundle.path / path, asked):
+                message = f"`{path}` is not floats of {asked}, as rope `{name}` asks for"
+                place = Place(str(bundle.path / path))
+                yield error("bundle.shapes-disagree", message, place, help=REMEDY)
+
+
+def _is_floats(path: Path, shape: tuple[int, ...]) -> bool:
+    """Whether it is a .npy file of floats in this shape, whose rows stand one after another."""
     import numpy as np
 
-    for name, rope in bundle.manifest.ropes.items():
-        if rope.path not in sound:
-            continue
-        place = Place(str(bundle.path / rope.path))
-        try:
-            table = np.load(bundle.path / rope.path, mmap_mode="r", allow_pickle=False)
-        except OSError:
-            raise
-        except Exception:  # noqa: BLE001 — numpy evaluates the header, and that raises anything
-            message = f"`{rope.path}` is not a .npy file of numbers"
-            yield error("bundle.shapes-disagree", message, place, help=REMEDY)
-            continue
-        asked = (2, rope.positions, rope.width)
-        if getattr(table, "shape", None) != asked or table.dtype.kind != "f":
-            message = f"`{rope.path}` is not floats of {asked}, as rope `{name}` asks for"
-            yield error("bundle.shapes-disagree", message, place, help=REMEDY)
+    try:
+        table = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError:
+        raise
+    except Exception:  # noqa: BLE001 — numpy evaluates the header, and that raises anything
+        return False
+    return getattr(table, "shape", None) == shape and table.dtype.kind == "f"
 
 
 def hashes(bundle: Bundle, sound: frozenset[str]) -> Iterator[Diagnostic]:

@@ -1,5 +1,6 @@
 """What `run` and `trace` share: a bundle opened, its prompt as tokens, its predictor."""
 
+from pathlib import Path
 from typing import Literal, Self
 
 from attrs import define, frozen
@@ -32,7 +33,8 @@ class Prompt:
             raise TopocError(error("run.no-tokenizer", message, place, help=remedy))
         text = self.text or ""
         if self.chat:
-            return tokenizer.encode(chat_prompt(bundle.path, tokenizer, text), bos=False)
+            folder = _tokenizer_folder(bundle)
+            return tokenizer.encode(chat_prompt(folder, tokenizer, text), bos=False)
         return tokenizer.encode(text, bos=True)
 
 
@@ -40,7 +42,12 @@ def tokenizer_of(bundle: Bundle) -> Tokenizer | None:
     """The bundle's tokenizer, where it has one."""
     if not bundle.manifest.tokenizer:
         return None
-    return load_tokenizer(bundle.path)
+    return load_tokenizer(_tokenizer_folder(bundle))
+
+
+def _tokenizer_folder(bundle: Bundle) -> Path:
+    """Where the tokenizer's files stand."""
+    return (bundle.path / bundle.manifest.tokenizer[0]).parent
 
 
 def predictor_of(bundle: Bundle, engine: EngineName, *, rounding: bool) -> Predictor:

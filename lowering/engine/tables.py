@@ -10,7 +10,7 @@ from attrs import define, field
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.lowering.bundle.reader import Bundle
 from topoc.lowering.engine.positions import Array, Positions
-from topoc.lowering.manifest import PerLayer
+from topoc.lowering.manifest import PerLayer, RopeTable
 
 CODES = {"fp16": "<f2", "fp32": "<f4", "int8": "<i1"}
 
@@ -22,7 +22,7 @@ class HostTables:
     bundle: Bundle
     _rows: dict[str, Array] = field(init=False, repr=False)
     _scales: dict[str, Array] = field(init=False, repr=False)
-    _ropes: dict[str, Array] = field(init=False, repr=False)
+    _ropes: dict[str, tuple[Array, Array]] = field(init=False, repr=False)
     _combination: tuple[Array, Array] | None = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -32,13 +32,11 @@ class HostTables:
             for name, t in manifest.tables.items()
         }
         self._scales = {
-            name: np.memmap(path / t.scales, "<f4", "r", shape=(t.rows, 1))
+            name: np.memmap(path / t.scales, CODES[t.scales_dtype], "r", shape=(t.rows, 1))
             for name, t in manifest.tables.items()
             if t.scales is not None
         }
-        self._ropes = {
-            name: np.load(path / rope.path, mmap_mode="r") for name, rope in manifest.ropes.items()
-        }
+        self._ropes = {name: _angles(rope, path) for name, rope in manifest.ropes.items()}
         made = manifest.per_layer
         self._combination = None if made is None else _mapped(made, path, manifest.model.hidden)
 
@@ -58,10 +56,12 @@ class HostTables:
     def rows(self, name: str, ids: Sequence[int]) -> Array:
         """The tokens' rows of a table, (T, width), in their true values."""
         index = np.asarray(ids)
+        table = self.bundle.manifest.tables[name]
         found: Array = self._rows[name][index].astype(np.float32)
         if name in self._scales:
-            found = found * self._scales[name][index]
-        return found * np.float32(self.bundle.manifest.tables[name].multiplier)
+            scales = self._scales[name][index].astype(np.float32)
+            found = found * (scales / np.float32(table.divisor))
+        return found * np.float32(table.multiplier)
 
     def angles(self, name: str, half: int, positions: Positions) -> Array:
         """Cosines (half 0) or sines (half 1) of positions, (T, width), as the table holds them."""
@@ -86,6 +86,14 @@ class HostTables:
 
     def _refuse(self, code: str, message: str, remedy: str) -> NoReturn:
         raise TopocError(error(code, message, Place(str(self.bundle.path)), help=remedy))
+
+
+def _angles(rope: RopeTable, path: Path) -> tuple[Array, Array]:
+    """Cosines and sines, (positions, width) each."""
+    first = np.load(path / rope.path, mmap_mode="r")
+    if rope.sines is None:
+        return first[0], first[1]
+    return first, np.load(path / rope.sines, mmap_mode="r")
 
 
 def _mapped(made: PerLayer, path: Path, hidden: int) -> tuple[Array, Array]:

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from topoc.dsl.diagnostic import Diagnostic, Place, error
 from topoc.dsl.model import Block, Chunk, Kind, Kv, Store, Topology, Write
 from topoc.dsl.source import Span
+from topoc.lowering.architecture import Architecture
+from topoc.lowering.build.handling import COREML_LLM
+from topoc.lowering.rescale import Scales
 
 _RUNTIME = "the runtime of `coreml_llm`"
 
@@ -20,14 +23,33 @@ def limits(topology: Topology) -> Iterator[Diagnostic]:
     found = [
         *_functions(topology),
         *_chunks(topology),
+        *_tables(topology),
         *_caches(topology),
         *_masks(topology),
         *_donors(topology),
+        *_sharing(topology),
     ]
     for words, span in dict.fromkeys(found):
         at = span or topology.span or Place(topology.name)
         help_ = "leave it out, or write `features topoc`"
         yield error("features.cannot-express", words, at, help=help_)
+
+
+def misfits(topology: Topology, architecture: Architecture, scales: Scales) -> Iterator[Diagnostic]:
+    """One error for each thing in the checkpoint that keeps it from such a runtime."""
+    if topology.features != COREML_LLM:
+        return
+    found, made = [], architecture.per_layer
+    other = [scale for scale in scales.residual if scale != 1.0]
+    if other:
+        found.append(f"feeds embeddings unscaled, and fp16 holds this stream times {other[0]:g}")
+    if made is not None and made.vocabulary < architecture.vocabulary:
+        rows = f"{made.vocabulary} of {architecture.vocabulary} tokens have one"
+        found.append(f"looks for a per-layer row of every token, and {rows}")
+    for words in found:
+        at = topology.span or Place(topology.name)
+        help_ = "write `features topoc`"
+        yield error("features.cannot-express", f"{_RUNTIME} {words}", at, help=help_)
 
 
 def _functions(topology: Topology) -> Iterator[Fault]:
@@ -58,8 +80,27 @@ def _parts(chunk: Chunk) -> Iterator[Fault]:
             yield f"{_RUNTIME} reads tokens and no `{part.head.mode}`", part.span
 
 
+def _tables(topology: Topology) -> Iterator[Fault]:
+    """Per-layer rows there are, and tables are a byte a value."""
+    if not topology.layers.has_ple:
+        yield f"{_RUNTIME} feeds per-layer rows, and the model has none", None
+    for recipe in topology.recipes:
+        if recipe.role in {"embed", "ple_table"} and not topology.recipe(recipe.role):
+            yield f"{_RUNTIME} reads `{recipe.role}` as `int8(per = row)` only", recipe.span
+
+
 def _caches(topology: Topology) -> Iterator[Fault]:
-    """One cache a kind, in tensors of the host, that the graph writes; one slot for all blends."""
+    """One cache a kind, in tensors of the host, that the graph writes; one slot for all blends.
+
+    There are two sets of them, of the first two chunks that own any.
+    """
+    owning = [
+        chunk
+        for chunk in topology.chunks
+        if any(topology.blocks[index].kv.donor is None for index in chunk.layers)
+    ]
+    for chunk in owning[2:]:
+        yield f"{_RUNTIME} keeps caches of two chunks, and `{chunk.name}` is a third", chunk.span
     for block in _owners(topology):
         if block.kv.store is Store.STATE:
             yield f"{_RUNTIME} keeps no KV in states", block.kv.at("store")
@@ -102,6 +143,16 @@ def _donors(topology: Topology) -> Iterator[Fault]:
             if donor != first:
                 words = f"{_RUNTIME} carries the KV of one {_kind(topology, block).value} layer"
                 yield f"{words} between chunks, not of L{first} and L{donor}", block.kv.at("source")
+
+
+def _sharing(topology: Topology) -> Iterator[Fault]:
+    """The layers that share are told by their number: they are the last ones."""
+    readers = [block for block in topology.blocks if block.kv.donor is not None]
+    first = len(topology.blocks) - len(readers)
+    for block in readers[:1]:
+        if block.index < first:
+            words = f"{_RUNTIME} takes the last {len(readers)} layers for those that share"
+            yield f"{words}, and L{block.index} shares too", block.kv.at("source")
 
 
 def _owners(topology: Topology) -> Iterator[Block]:

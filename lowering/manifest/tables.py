@@ -11,8 +11,8 @@ from topoc.dsl.plain import Plain
 class Table(Plain):
     """Embedding rows on the host: raw little-endian values, one row a token.
 
-    The embedding of a token is row * multiplier, or row * scale of the row * multiplier where
-    `scales` names a file of one float32 a row.
+    The embedding of a token is row * multiplier. Where `scales` names a file of one value of
+    `scales_dtype` a row, it is row * (scale of the row / divisor) * multiplier.
     """
 
     path: str
@@ -21,15 +21,22 @@ class Table(Plain):
     width: int
     multiplier: float
     scales: str | None = None
+    scales_dtype: Literal["fp16", "fp32"] = "fp32"
+    divisor: float = 1.0
 
 
 @frozen(kw_only=True, eq=False, repr=False)
 class RopeTable(Plain):
-    """A .npy file of cosines and sines, (2, positions, width)."""
+    """A .npy file of cosines and sines, (2, positions, width).
+
+    Where `sines` names another file, `path` holds the cosines alone, and each is
+    (positions, width).
+    """
 
     path: str
     positions: int
     width: int
+    sines: str | None = None
 
 
 @frozen(kw_only=True, eq=False, repr=False)

@@ -81,11 +81,13 @@ def _coded_tables(bundle: Bundle) -> dict[str, Lookup]:
 
 def _decoder(bundle: Bundle, table: Table) -> Lookup:
     codes = np.memmap(bundle.path / table.path, np.int8, "r", shape=(table.rows, table.width))
-    scales = np.memmap(bundle.path / str(table.scales), "<f4", "r", shape=(table.rows, 1))
+    code = {"fp16": "<f2", "fp32": "<f4"}[table.scales_dtype]
+    scales = np.memmap(bundle.path / str(table.scales), code, "r", shape=(table.rows, 1))
 
     def rows(ids: torch.Tensor) -> torch.Tensor:
         places = ids.numpy()
-        return torch.from_numpy(codes[places] * scales[places])
+        steps = scales[places].astype(np.float32) / np.float32(table.divisor)
+        return torch.from_numpy(codes[places] * steps)
 
     return rows
 

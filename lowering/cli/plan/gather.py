@@ -1,6 +1,5 @@
 """From a plan to what is told of it."""
 
-from math import prod
 from typing import TYPE_CHECKING, Literal, cast
 
 from topoc.dsl.measure import Measured, measure
@@ -9,6 +8,7 @@ from topoc.lowering import manifest
 from topoc.lowering.build.handling import is_kv_value
 from topoc.lowering.cli.milliseconds import Ms
 from topoc.lowering.cli.plan import report
+from topoc.lowering.features.storage import angle_files, row_files
 from topoc.lowering.ir import DType, Program, TensorType
 from topoc.lowering.ops.norm import RmsNorm
 from topoc.lowering.package import ALIGNMENT
@@ -16,9 +16,6 @@ from topoc.lowering.plan import PackagePlan, Plan
 
 if TYPE_CHECKING:  # a plan without costs loads none of it
     from topoc.lowering.cli.plan.times import Times
-
-_NPY_HEADER = 128  # bytes, of an array of three axes
-_SCALE = 4  # bytes, of one float32
 
 Constants = dict[tuple[str, bool], int]
 
@@ -181,21 +178,19 @@ def _tables(plan: Plan) -> list[report.Table]:
             report.Table(name=weight.role, shape=list(of.shape), dtype=dtype, bytes=of.bytes)
         )
     for name in plan.rope_names:
-        shape = [2, plan.topology.context, plan.architecture.rope(name).width]
-        size = _NPY_HEADER + prod(shape) * plan.dtype.bytes
-        kind = plan.dtype.float_name
-        found.append(report.Table(name=f"rope {name}", shape=shape, dtype=kind, bytes=size))
+        files = angle_files(plan.topology, plan.dtype, name)
+        width = plan.architecture.rope(name).width
+        shape, size = [2, files.positions, width], files.bytes_of(width)
+        found.append(report.Table(name=f"rope {name}", shape=shape, dtype=files.dtype, bytes=size))
     return found
 
 
 def _token_table(plan: Plan, name: str) -> report.Table:
     """A byte a value and a scale a row where the topology compresses it."""
     rows, width = plan.table_shape(name)
-    kind: Literal["fp16", "fp32", "int8"] = plan.dtype.float_name
-    size = rows * width * plan.dtype.bytes
-    if plan.topology.recipe(name) and plan.dtype is not DType.FP32:
-        kind, size = "int8", rows * (width + _SCALE)
-    return report.Table(name=name, shape=[rows, width], dtype=kind, bytes=size)
+    files = row_files(plan.topology, plan.dtype, name)
+    size = files.bytes_of(rows, width)
+    return report.Table(name=name, shape=[rows, width], dtype=files.dtype, bytes=size)
 
 
 def _budget(
