@@ -1,0 +1,135 @@
+"""A batch of groups: its histograms, its tables, its indices.
+
+What stands in a batch decides on its bins and so on the last digits of its tables. A batch is
+therefore cut from one tensor by its shape alone, never by the number of processes.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from attrs import define, field, frozen
+from numpy.typing import NDArray
+
+from topoc.lowering.compress import histogram as hist
+from topoc.lowering.compress import kmeans, tables
+from topoc.lowering.compress.histogram import Codes, Floats, Histogram
+from topoc.lowering.compress.importance import Importance
+from topoc.lowering.compress.recipe import Palettize
+from topoc.lowering.compress.source import Source, codes, spans, unfit
+
+GROUPS = 256  # of a batch
+WEIGHTS = 1 << 24  # of a batch of several groups: they are held in memory, at 2 bytes each
+
+
+@frozen
+class Groups:
+    """The rows of a matrix in groups; the last may be shorter."""
+
+    rows: int
+    columns: int
+    each: int  # rows
+
+    @property
+    def count(self) -> int:
+        """How many groups there are."""
+        return -(-self.rows // self.each)
+
+    def span(self, group: int) -> tuple[int, int]:
+        """The rows of a group."""
+        return group * self.each, min((group + 1) * self.each, self.rows)
+
+    def batches(self) -> Iterator[range]:
+        """The groups of each batch."""
+        step = max(1, min(GROUPS, WEIGHTS // (self.each * self.columns)))
+        for at in range(0, self.count, step):
+            yield range(at, min(at + step, self.count))
+
+
+@frozen
+class Fitted:
+    """The tables of a batch: [groups, entries]; as steps of a scale too, where they are int8."""
+
+    entries: NDArray[np.float16]
+    steps: NDArray[np.int8]
+    scales: NDArray[np.float16]
+
+
+@define
+class Batch:
+    """Some groups of a source, read once where they fit memory."""
+
+    source: Source
+    groups: Groups
+    some: range
+    importance: Importance | None
+    _held: Codes | None = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Read the rows, unless one group alone is too large to be held."""
+        first, last = self._span()
+        columns = self.groups.columns
+        self._held = None
+        if (last - first) * columns <= WEIGHTS:
+            self._held = np.empty((last - first, columns), np.uint16)
+            for start, stop in spans(first, last, columns):
+                self._held[start - first : stop - first] = codes(self.source, start, stop)
+
+    def fitted(self, how: Palettize) -> Fitted:
+        """The best tables that were found."""
+        counted = self._histogram(self.some, kmeans.EFFORTS[how.bits].shift)
+        if not counted.is_finite():
+            raise unfit(self.source, *self._span())
+        found = kmeans.first_look(counted, how.bits)
+        if len(found.again):
+            del counted
+            again = [self.some[at] for at in found.again]
+            found.centres[:, found.again] = kmeans.second_look(self._histogram(again, 0), how.bits)
+        return _rounded(found.centres, how)
+
+    def indices(self, fitted: Fitted) -> Iterator[NDArray[np.uint8]]:
+        """The nearest entry of each weight, in blocks of rows."""
+        for group, entries in zip(self.some, fitted.entries, strict=True):
+            index = tables.by_code(entries)
+            for _, block in self._blocks(group):
+                out = np.empty(block.shape, np.uint8)
+                tables.look_up(index, block, out)
+                yield out
+
+    def _histogram(self, groups: "range | list[int]", shift: int) -> Histogram:
+        weighted = self.importance is not None
+        counted = hist.empty(len(groups), shift, weighted=weighted)
+        for at, group in enumerate(groups):
+            for start, block in self._blocks(group):
+                hist.add(counted, at, block, self._weights(start, start + len(block)))
+        return counted
+
+    def _weights(self, start: int, stop: int) -> Floats | None:
+        if self.importance is None:
+            return None
+        return self.importance.weights(start, stop, self.groups.columns)
+
+    def _blocks(self, group: int) -> Iterator[tuple[int, Codes]]:
+        """The codes of a group's rows, with the first row of each block."""
+        start, stop = self.groups.span(group)
+        if self._held is not None:
+            first, _ = self._span()
+            yield start, self._held[start - first : stop - first]
+            return
+        for at, end in spans(start, stop, self.groups.columns):
+            yield at, codes(self.source, at, end)
+
+    def _span(self) -> tuple[int, int]:
+        return self.groups.span(self.some[0])[0], self.groups.span(self.some[-1])[1]
+
+
+def _rounded(centres: Floats, how: Palettize) -> Fitted:
+    """Tables of the centres: [groups, entries]."""
+    count = 1 << how.bits
+    found = [one[~np.isnan(one)] for one in centres.T]
+    if how.lut == "fp16":
+        entries = np.stack([tables.table(one, count) for one in found])
+        return Fitted(entries, np.empty(0, np.int8), np.empty(0, np.float16))
+    made = [tables.byte_table(one, count) for one in found]
+    steps = np.stack([one for one, _ in made])
+    scales = np.array([scale for _, scale in made])
+    return Fitted((steps * scales[:, None].astype(np.float32)).astype(np.float16), steps, scales)
