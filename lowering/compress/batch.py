@@ -88,12 +88,11 @@ class Batch:
 
     def indices(self, fitted: Fitted) -> Iterator[NDArray[np.uint8]]:
         """The nearest entry of each weight, in blocks of rows."""
-        for group, entries in zip(self.some, fitted.entries, strict=True):
-            index = tables.by_code(entries)
+        nearest = tables.Nearest.to(fitted.entries)
+        for at, group in enumerate(self.some):
+            index = nearest.look_up(at)
             for _, block in self._blocks(group):
-                out = np.empty(block.shape, np.uint8)
-                tables.look_up(index, block, out)
-                yield out
+                yield np.take(index, block, mode="clip")
 
     def _histogram(self, groups: "range | list[int]", shift: int) -> Histogram:
         weighted = self.importance is not None
@@ -124,12 +123,7 @@ class Batch:
 
 def _rounded(centres: Floats, how: Palettize) -> Fitted:
     """Tables of the centres: [groups, entries]."""
-    count = 1 << how.bits
-    found = [one[~np.isnan(one)] for one in centres.T]
     if how.lut == "fp16":
-        entries = np.stack([tables.table(one, count) for one in found])
-        return Fitted(entries, np.empty(0, np.int8), np.empty(0, np.float16))
-    made = [tables.byte_table(one, count) for one in found]
-    steps = np.stack([one for one, _ in made])
-    scales = np.array([scale for _, scale in made])
+        return Fitted(tables.rounded(centres), np.empty(0, np.int8), np.empty(0, np.float16))
+    steps, scales = tables.stepped(centres)
     return Fitted((steps * scales[:, None].astype(np.float32)).astype(np.float16), steps, scales)

@@ -43,7 +43,7 @@ class Bins:
     @property
     def count(self) -> int:
         """How many bins there are."""
-        return self.moments.shape[1] - 1
+        return int(self.moments.shape[1]) - 1
 
     def moments_at(self, edges: Index) -> Complex:
         """The moments before these bins: any shape, whose last axis is the group."""
@@ -56,7 +56,8 @@ class Bins:
 
 def _taken(array: Complex, edges: Index) -> Complex:
     groups, count = array.shape
-    return np.take(array, edges + np.arange(groups) * count)
+    found: Complex = np.take(array, edges + np.arange(groups) * count)
+    return found
 
 
 def make(histogram: Histogram, count: int) -> Bins:
@@ -166,5 +167,3 @@ def _shapes(total: Floats, starts: Index, shift: int) -> tuple[Floats, Floats]:
     step = np.repeat(widths() / BLOCK, BLOCK >> shift)[starts]
     merged = step * step * ((1 << 2 * shift) - 1) / 12.0
     return values, np.add.reduceat(inside, starts) / mass + merged
-
-

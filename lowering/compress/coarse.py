@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from attrs import frozen
 
-from topoc.lowering.compress.bins import BLOCKS, Bins, Index, measure, water
+from topoc.lowering.compress.bins import BLOCKS, Bins, measure, water
+from topoc.lowering.compress.histogram import Index
 
 TOGETHER = 64  # groups whose costs fit the processor's cache
 FAR = 1e30  # a cost that no clustering has
@@ -53,7 +54,7 @@ def _edges(bins: Bins, places: Index, clusters: int, grid: Grid) -> Index:
 
 def _places(bins: Bins, count: int, each: int) -> Index:
     """Edges of each group's coarse bins, as fine bins: [count + 1, groups]."""
-    occupied = np.diff(bins.squares.imag[:, bins.edges], axis=1)
+    occupied = np.diff(bins.squares.imag[:, bins.edges], axis=1).astype(np.int64)
     share = water(measure(bins.mass, by_value=True), each * occupied, count)
     upto = np.concatenate([np.zeros((bins.groups, 1)), share.cumsum(1)], axis=1)
     levels = np.linspace(0.0, 1.0, count + 1)[1:-1] * upto[:, -1:]

@@ -52,8 +52,7 @@ class Histogram:
         half = self.upto.shape[1] // 2
         last = INFINITE // (1 << self.shift) - 1
         return all(
-            bool((self.upto[:, at + last] == self.upto[:, at + half - 1]).all())
-            for at in (0, half)
+            bool((self.upto[:, at + last] == self.upto[:, at + half - 1]).all()) for at in (0, half)
         )
 
 
@@ -81,4 +80,5 @@ def cell_values(shift: int) -> Floats:
     """The mean of the fp16 numbers in each cell; infinities and NaNs, which never count, are 0."""
     codes = np.arange(CODES, dtype=np.uint16).view(np.float16).astype(np.float64)
     codes[~np.isfinite(codes)] = 0.0
-    return codes.reshape(-1, 1 << shift).mean(1)
+    means: Floats = codes.reshape(-1, 1 << shift).mean(1)
+    return means

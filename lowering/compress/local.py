@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from attrs import frozen
 
-from topoc.lowering.compress.bins import Bins, Complex, Floats, Index
+from topoc.lowering.compress.bins import Bins, Complex
+from topoc.lowering.compress.histogram import Floats, Index
 
 LEAST = 0.5  # mass is whole, so that less than this is none
 
@@ -55,7 +56,8 @@ def _places(edges: Index, how: Round) -> Index:
     step = np.arange(-how.reach, how.reach + 1)[None, :, None]
     side = np.where(step < 0, width[:-1, None], width[1:, None])
     moves = np.sign(step) * (np.abs(step) * side // how.parts)
-    return np.clip(edges[1:-1, None] + moves, 0, edges[-1])
+    places: Index = np.clip(edges[1:-1, None] + moves, 0, edges[-1])
+    return places
 
 
 def _penalty(bins: Bins, how: Round) -> torch.Tensor | None:
@@ -66,9 +68,7 @@ def _penalty(bins: Bins, how: Round) -> torch.Tensor | None:
     return torch.from_numpy(2.0 * total).float()
 
 
-def _chosen(
-    moved: Complex, means: Floats, mass: Floats, penalty: torch.Tensor | None
-) -> Index:
+def _chosen(moved: Complex, means: Floats, mass: Floats, penalty: torch.Tensor | None) -> Index:
     """The place of each inner edge in the best combination: [inner edges, groups]."""
     gap = np.diff(means, axis=0)[:, None]
     middle = (means[1:] + means[:-1])[:, None] / 2.0

@@ -34,12 +34,19 @@ def _pieces(flat: Bytes) -> range:
 
 def _words(flat: Bytes, bits: int, per: int) -> Bytes:
     """`per` bytes seen as one word, whose parts are shifted down over the unused bits."""
-    word = np.dtype(f"<u{per}")
+    word = np.dtype(f"<u{per}").type
     wide = np.ascontiguousarray(flat).view(word)
+    whole = per * bits == 8  # then what is shifted too far leaves the byte that is kept
     mask = (1 << bits) - 1
-    found = wide & word.type(mask)
+    found = wide.copy() if whole else wide & word(mask)
     for k in range(1, per):
-        found |= (wide >> word.type((8 - bits) * k)) & word.type(mask << bits * k)
+        moved = wide >> word((8 - bits) * k)
+        if not whole:
+            moved &= word(mask << bits * k)
+        found |= moved
+    if whole:
+        kept: Bytes = found.astype(np.uint8)
+        return kept
     stream = found.view(np.uint8).reshape(-1, per)[:, : per * bits // 8]
     return np.ascontiguousarray(stream).reshape(-1)
 
@@ -48,8 +55,28 @@ def unpack(stream: Bytes, bits: int, count: int) -> Bytes:
     """The values of a stream, one a byte; the inverse of `pack`."""
     if bits == 8:
         return stream[:count]
-    loose = np.unpackbits(stream, bitorder="little", count=count * bits).reshape(count, bits)
-    values: Bytes = (loose << np.arange(bits, dtype=np.uint8)).sum(1, dtype=np.uint8)
+    per = 8 // gcd(8, bits)
+    size = per * bits // 8  # bytes that hold `per` values
+    tail = -len(stream) % size
+    if tail:
+        stream = np.concatenate([stream, np.zeros(tail, np.uint8)])
+    step = PIECE // per * size
+    pieces = [stream[at : at + step] for at in range(0, max(len(stream), 1), step)]
+    return np.concatenate([_spread(one, bits, per) for one in pieces])[:count]
+
+
+def _spread(stream: Bytes, bits: int, per: int) -> Bytes:
+    """Each `per` values moved apart into the bytes of one word."""
+    word = np.dtype(f"<u{per}").type
+    size = per * bits // 8
+    wide = np.zeros((len(stream) // size, per), np.uint8)
+    wide[:, :size] = stream.reshape(-1, size)
+    packed = wide.view(word)
+    mask = (1 << bits) - 1
+    found = packed & word(mask)
+    for k in range(1, per):
+        found |= (packed << word((8 - bits) * k)) & word(mask << 8 * k)
+    values: Bytes = found.view(np.uint8).reshape(-1)
     return values
 
 

@@ -5,17 +5,12 @@ import numpy as np
 from topoc.lowering.compress.batch import Batch, Fitted, Groups
 from topoc.lowering.compress.importance import Importance
 from topoc.lowering.compress.packing import Packer
-from topoc.lowering.compress.parts import Allocate, Compressed, Part, in_memory, part, size_of
+from topoc.lowering.compress.parts import Compressed, Part, part, size_of
 from topoc.lowering.compress.recipe import Palettize
 from topoc.lowering.compress.source import Source
 
 
-def palettize(
-    source: Source,
-    how: Palettize,
-    importance: Importance | None = None,
-    allocate: Allocate = in_memory,
-) -> Compressed:
+def palettize(source: Source, how: Palettize, importance: Importance | None = None) -> Compressed:
     """The constants of `constexpr_lut_to_dense`.
 
     `indices` are [rows, columns] and `lut` [groups, 1, 2^bits, 1], in fp16. A ragged last group has
@@ -27,7 +22,7 @@ def palettize(
     groups = Groups(rows, columns, how.group or rows)
     shape = (groups.count * groups.each, columns)
     dtype = f"uint{how.bits}"
-    indices = Part(dtype, shape, allocate("indices", size_of(dtype, shape)))
+    indices = Part(dtype, shape, np.empty(size_of(dtype, shape), np.uint8))
     packer = Packer(indices.data, how.bits)
     fitted = []
     for some in groups.batches():

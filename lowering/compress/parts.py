@@ -1,6 +1,6 @@
 """A compressed weight: the constants that one of Core ML's decompressing ops is fed with."""
 
-from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,6 @@ from topoc.lowering.compress.recipe import Recipe
 
 BITS = {"int4": 4, **{f"uint{bits}": bits for bits in (1, 2, 3, 4, 6)}}
 HELD = {"fp16": "<f2", "int8": "int8", "uint8": "uint8", "int4": "int8"}
-Allocate = Callable[[str, int], NDArray[np.uint8]]
-"""Gives memory for a constant's name and bytes: the process's own, or that of a file."""
-
-
-def in_memory(name: str, size: int) -> NDArray[np.uint8]:
-    """Memory of this process."""
-    del name
-    return np.empty(size, np.uint8)
 
 
 @frozen
@@ -32,20 +24,31 @@ class Part:
 
     def array(self) -> NDArray[Any]:
         """The values, sub-byte ones in whole bytes."""
+        return self.values(0, prod(self.shape)).reshape(self.shape)
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """The values of some places along the first axis."""
+        each = prod(self.shape[1:])
+        found = self.values(start * each, stop * each)
+        return found.reshape(stop - start, *self.shape[1:])
+
+    def values(self, start: int, stop: int) -> NDArray[Any]:
+        """Some of the values, in one row."""
         held = np.dtype(HELD.get(self.dtype, "uint8"))
         if self.dtype not in BITS:
-            return self.data.view(held).reshape(self.shape)
-        bits = BITS[self.dtype]
-        values = unpack(self.data, bits, int(np.prod(self.shape)))
+            return self.data.view(held)[start:stop]
+        bits, before = BITS[self.dtype], start % 8  # eight values begin with a byte
+        begin, end = (start - before) * bits // 8, packed_bytes(bits, stop)
+        values = unpack(self.data[begin:end], bits, stop - start + before)[before:]
         if held == np.int8:
             sign = np.uint8(1 << (bits - 1))
-            values = (values ^ sign).view(np.int8) - np.int8(sign)
-        return values.reshape(self.shape)
+            return (values ^ sign).view(np.int8) - np.int8(sign)
+        return values
 
 
 def size_of(dtype: str, shape: tuple[int, ...]) -> int:
     """The bytes of a constant."""
-    count = int(np.prod(shape))
+    count = prod(shape)
     if dtype in BITS:
         return packed_bytes(BITS[dtype], count)
     return count * np.dtype(HELD[dtype]).itemsize
@@ -73,3 +76,9 @@ class Compressed:
     def bytes(self) -> int:
         """What all constants need."""
         return sum(len(one.data) for one in self.parts.values())
+
+    @property
+    def columns(self) -> int:
+        """The width of the weight."""
+        first = next(iter(self.parts.values()))
+        return first.shape[1]

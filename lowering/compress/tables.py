@@ -1,27 +1,33 @@
 """Look-up tables of fp16 numbers, and which entry each fp16 number is nearest to."""
 
 import numpy as np
+from attrs import frozen
 from numpy.typing import NDArray
 
-from topoc.lowering.compress.histogram import CODES, Codes, Floats
+from topoc.lowering.compress.histogram import CODES, Floats
 
 HALF = CODES // 2
-Table = NDArray[np.float16]
+Tables = NDArray[np.float16]
 Indices = NDArray[np.uint8]
 INT8 = 127
 
 
-def table(centres: Floats, entries: int) -> Table:
-    """Ascending entries, each the fp16 number nearest to a centre; the last repeats to the end."""
-    rounded = np.unique(centres.astype(np.float16) + np.float16(0.0))  # -0 becomes 0
-    return np.concatenate([rounded, np.repeat(rounded[-1:], entries - len(rounded))])
+def rounded(centres: Floats) -> Tables:
+    """Ascending tables of the fp16 numbers nearest to the centres: [groups, entries].
+
+    `centres` are [entries, groups], NaN where there is none; the greatest stands there too.
+    """
+    entries = centres.T.astype(np.float16) + np.float16(0.0)  # -0 becomes 0
+    return np.sort(np.fmin(entries, np.nanmax(entries, axis=1, keepdims=True)), axis=1)
 
 
-def byte_table(centres: Floats, entries: int) -> tuple[NDArray[np.int8], np.float16]:
-    """Ascending entries as int8, and the scale that makes numbers of them."""
-    scale = scale_for(float(np.abs(centres).max()), INT8)
-    steps = np.unique(np.clip(np.rint(centres / float(scale)), -INT8, INT8)).astype(np.int8)
-    return np.concatenate([steps, np.repeat(steps[-1:], entries - len(steps))]), scale
+def stepped(centres: Floats) -> tuple[NDArray[np.int8], NDArray[np.float16]]:
+    """The same as whole steps of a scale: [groups, entries] and [groups]."""
+    centres = centres.T
+    scales = np.array([scale_for(peak, INT8) for peak in np.nanmax(np.abs(centres), axis=1)])
+    steps = np.clip(np.rint(centres / scales[:, None].astype(np.float64)), -INT8, INT8)
+    steps = np.sort(np.fmin(steps, np.nanmax(steps, axis=1, keepdims=True)), axis=1)
+    return steps.astype(np.int8), scales
 
 
 def scale_for(peak: float, levels: int) -> np.float16:
@@ -37,32 +43,39 @@ def scale_for(peak: float, levels: int) -> np.float16:
     return step
 
 
-def by_code(entries: Table) -> Indices:
-    """The index of the nearest entry for each fp16 code; between two, the lower one: [65536]."""
-    upto = np.concatenate([_ranks(entries), [2 * HALF]])
-    positive = np.clip(upto - HALF, 0, HALF)
-    negative = np.clip(upto, 0, HALF)
-    index = np.arange(len(entries), dtype=np.uint8)
-    return np.concatenate(
-        [
-            np.repeat(index, np.diff(positive, prepend=0)),
-            np.repeat(index[::-1], np.diff(negative, prepend=0)[::-1]),
-        ]
-    )
+@frozen
+class Nearest:
+    """The nearest entry of each fp16 code in the tables of a batch; between two, the lower one."""
+
+    _runs: NDArray[np.int64]
+    _pattern: Indices
+
+    @classmethod
+    def to(cls, tables: Tables) -> "Nearest":
+        """To the entries of ascending tables: [groups, entries]."""
+        groups, entries = tables.shape
+        upto = np.concatenate([_ranks(tables), np.full((groups, 1), CODES)], axis=1)
+        positive = np.diff(np.maximum(upto - HALF, 0), prepend=0)
+        negative = np.diff(np.minimum(upto, HALF), prepend=0)
+        order = np.arange(entries, dtype=np.uint8)
+        runs = np.concatenate([positive, negative[:, ::-1]], axis=1)
+        return cls(runs, np.concatenate([order, order[::-1]]))
+
+    def look_up(self, group: int) -> Indices:
+        """The index of each code in one of the tables: [65536]."""
+        return np.repeat(self._pattern, self._runs[group])
 
 
-def _ranks(entries: Table) -> NDArray[np.int64]:
-    """How many codes, in the order of their numbers, are nearest to each entry or one before it."""
-    wide = entries.astype(np.float64)
-    middle = (wide[1:] + wide[:-1]) / 2.0
+def _ranks(tables: Tables) -> NDArray[np.int64]:
+    """How many codes, in the order of their numbers, are nearest to an entry or one before it.
+
+    For all entries but the last: [groups, entries - 1].
+    """
+    wide = tables.astype(np.float64)
+    middle = (wide[:, 1:] + wide[:, :-1]) / 2.0
     below = middle.astype(np.float16)
     below = np.where(below > middle, np.nextafter(below, np.float16(-np.inf)), below)
     below += np.float16(0.0)  # of the two zeros the positive one is the last
     codes = below.view(np.uint16).astype(np.int64)
-    ranks: NDArray[np.int64] = np.where(codes < HALF, codes + HALF, 2 * HALF - 1 - codes)
+    ranks: NDArray[np.int64] = np.where(codes < HALF, codes + HALF, CODES - 1 - codes)
     return ranks + 1
-
-
-def look_up(index: Indices, codes: Codes, out: Indices) -> None:
-    """The entry of each code, into `out`; both of one shape."""
-    np.take(index, codes, mode="clip", out=out)
