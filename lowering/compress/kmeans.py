@@ -5,6 +5,7 @@ The steps: a histogram of codes; bins over it (`bins`); the best clustering of c
 figures, and done again more finely: the error that bins hide, and clusters unlike the others.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,10 @@ from topoc.lowering.compress.histogram import (
 VERSION = 1  # of the method: results of another one are not reused
 HIDDEN = 0.002  # of a group's error; above it the group gets bins of its own
 UNLIKE = 8.0  # a cluster's error against the mean; above it all clusterings are searched
-APART = 16  # groups that are done again together, of like scale
+APART = 16  # groups that are done again together
+SPAN = 4.0  # of their scales
 FINEST = 16384  # bins of a group alone
-FEW = 4  # occupied bins a cluster; below it every occupied bin is a place of its own
+FEW = 8  # occupied bins a cluster; below it every occupied bin is a place of its own
 DENSE, WIDEST = 1024, 256  # coarse bins of a search for one group, and of its widest cluster
 
 
@@ -79,11 +81,18 @@ def second_look(histogram: Histogram, bits: int) -> Floats:
         (_searched, np.flatnonzero((many > 1 << bits) & (many <= FEW << bits))),
         (_finer, np.flatnonzero(many > FEW << bits)),
     ):
-        order = some[np.argsort(size[some], kind="stable")]
-        for at in range(0, len(order), APART):
-            part = order[at : at + APART]
+        for part in _alike(some, size):
             centres[:, part] = search(histogram.of(part), bits)
     return centres
+
+
+def _alike(groups: Index, size: Floats) -> Iterator[Index]:
+    """Runs of groups of like scale, which can share bins."""
+    order = groups[np.argsort(size[groups], kind="stable")]
+    while len(order):
+        many = int(np.searchsorted(size[order], SPAN * size[order[0]], side="right"))
+        part, order = np.split(order, [min(many, APART)])
+        yield part
 
 
 def _distinct(masses: NDArray[Any]) -> Index:

@@ -22,6 +22,12 @@ class Part:
     shape: tuple[int, ...]
     data: NDArray[np.uint8] = field(repr=False)
 
+    def at_rank(self, rank: int) -> tuple[int, ...]:
+        """The shape where the weight is no matrix but has axes of one behind: a convolution's."""
+        if len(self.shape) < 2:
+            return self.shape
+        return (*self.shape[:2], *[1] * (rank - 2), *self.shape[2:])
+
     def array(self) -> NDArray[Any]:
         """The values, sub-byte ones in whole bytes."""
         return self.values(0, prod(self.shape)).reshape(self.shape)
