@@ -18,6 +18,7 @@ from topoc.lowering.compress.recipe import Palettize
 from topoc.lowering.compress.source import Source, codes, spans, unfit
 
 GROUPS = 256  # of a batch
+AGAIN = 32  # groups of a second look, whose histograms are larger
 WEIGHTS = 1 << 24  # of a batch of several groups: they are held in memory, at 2 bytes each
 
 
@@ -80,10 +81,11 @@ class Batch:
         if not counted.is_finite():
             raise unfit(self.source, *self._span())
         found = kmeans.first_look(counted, how.bits)
-        if len(found.again):
-            del counted
-            again = [self.some[at] for at in found.again]
-            found.centres[:, found.again] = kmeans.second_look(self._histogram(again, 0), how.bits)
+        del counted
+        for at in range(0, len(found.again), AGAIN):
+            part = found.again[at : at + AGAIN]
+            whole = self._histogram([self.some[one] for one in part], 0)
+            found.centres[:, part] = kmeans.second_look(whole, how.bits)
         return _rounded(found.centres, how)
 
     def indices(self, fitted: Fitted) -> Iterator[NDArray[np.uint8]]:

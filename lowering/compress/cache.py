@@ -25,11 +25,12 @@ from topoc.lowering.compress.recipe import Recipe
 
 LIMIT = 20 << 30  # bytes
 MAGIC = b"topoc weight 1\n"
+DIGEST = 32
+HEAD = len(MAGIC) + DIGEST + 8  # the name of the form, a hash, the length of the description
 ALIGNMENT = 64
 SUFFIX = ".weight"
 ABANDONED = 86_400  # seconds after which nobody is still writing a file
-METHOD = (kmeans.VERSION, batch.GROUPS, batch.WEIGHTS)
-_COPIED = 1 << 24
+METHOD = (kmeans.VERSION, batch.GROUPS, batch.WEIGHTS, batch.AGAIN)
 
 
 def folder() -> Path:
@@ -134,9 +135,10 @@ def _write(file: Any, made: Compressed, label: str) -> None:  # tempfile's own w
     parts = {name: [one.dtype, one.shape] for name, one in made.parts.items()}
     told = {"label": label, "recipe": repr(made.recipe), "rows": made.rows, "parts": parts}
     text = json.dumps(told).encode()
-    text += b" " * (-(len(MAGIC) + 40 + len(text)) % ALIGNMENT)
-    digest = sha256(text)
-    file.write(MAGIC + bytes(32) + len(text).to_bytes(8, "little") + text)
+    text += b" " * (-(HEAD + len(text)) % ALIGNMENT)
+    told_of = len(text).to_bytes(8, "little") + text
+    digest = sha256(told_of)
+    file.write(MAGIC + bytes(DIGEST) + told_of)
     for one in made.parts.values():
         for piece in (one.data.data, bytes(-len(one.data) % ALIGNMENT)):
             file.write(piece)
@@ -147,13 +149,12 @@ def _write(file: Any, made: Compressed, label: str) -> None:  # tempfile's own w
 
 def _read(mapped: mmap.mmap, how: Recipe) -> Compressed | None:
     """The weight of a mapped entry; None if anything in it is not as it was written."""
-    head = len(MAGIC) + 40
-    size = int.from_bytes(mapped[head - 8 : head], "little")
-    whole = memoryview(mapped)[head:]
-    if mapped[: len(MAGIC)] != MAGIC or mapped[len(MAGIC) : head - 8] != sha256(whole).digest():
+    size = int.from_bytes(mapped[HEAD - 8 : HEAD], "little")
+    digest = sha256(memoryview(mapped)[HEAD - 8 :]).digest()
+    if mapped[: HEAD - 8] != MAGIC + digest:
         return None
-    told = json.loads(bytes(whole[:size]))
-    at, parts = head + size, {}
+    told = json.loads(mapped[HEAD : HEAD + size])
+    at, parts = HEAD + size, {}
     for name, (dtype, shape) in told["parts"].items():
         many = size_of(dtype, tuple(shape))
         parts[name] = Part(dtype, tuple(shape), np.frombuffer(mapped, np.uint8, many, at))
@@ -180,7 +181,7 @@ def _entry(path: Path) -> Entry | None:
 
 
 def _described(file: BinaryIO) -> dict[str, Any]:
-    head = file.read(len(MAGIC) + 40)
+    head = file.read(HEAD)
     size = int.from_bytes(head[-8:], "little")
     try:
         told = json.loads(file.read(min(size, 1 << 20)))

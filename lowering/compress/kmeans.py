@@ -23,7 +23,7 @@ from topoc.lowering.compress.histogram import (
 )
 
 VERSION = 1  # of the method: results of another one are not reused
-HIDDEN = 0.002  # of a group's error; above it the group gets bins of its own
+HIDDEN = 0.001  # of a group's error; above it the group gets bins of its own
 UNLIKE = 8.0  # a cluster's error against the mean; above it all clusterings are searched
 APART = 16  # groups that are done again together
 SPAN = 4.0  # of their scales
@@ -73,7 +73,8 @@ def second_look(histogram: Histogram, bits: int) -> Floats:
     """Centres of groups that failed the first look, from histograms of whole codes."""
     centres = np.full((1 << bits, histogram.groups), np.nan)
     masses = np.diff(histogram.upto, prepend=0, axis=1)
-    many, size = _distinct(masses), masses @ np.abs(cell_values(0)) / masses.sum(1)
+    size = masses.astype(np.float64) @ np.abs(cell_values(0)) / masses.sum(1)
+    many = _distinct(masses)
     for group in np.flatnonzero(many <= 1 << bits):
         exact = np.unique(cell_values(0)[masses[group] > 0])
         centres[: len(exact), group] = exact

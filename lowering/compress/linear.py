@@ -37,7 +37,7 @@ def quantise(source: Source, how: Linear) -> Compressed:
     return Compressed(how, rows, {"data": data, "scale": part("fp16", scale.half().numpy())})
 
 
-def _memory(bits: int, shape: tuple[int, int]) -> np.ndarray:
+def _memory(bits: int, shape: tuple[int, ...]) -> np.ndarray:
     return np.empty(size_of(f"int{bits}", shape), np.uint8)
 
 

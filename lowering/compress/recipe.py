@@ -50,7 +50,7 @@ def recipe(schemes: tuple[Scheme, ...]) -> Recipe | None:
         raise ValueError(message)
     if first.name == "palettize":
         group = None if given["group"] == "per_tensor" else int(given["group"])
-        return Palettize(int(given["bits"]), group, str(given["lut"]))
+        return Palettize(int(given["bits"]), group, str(given.get("lut", "fp16")))
     if first.name == "int8":
         return Linear(8, "tensor" if given["per"] == "tensor" else "channel")
     return Linear(4, "block", int(given["block"])) if first.name == "int4" else None

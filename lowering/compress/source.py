@@ -22,8 +22,8 @@ class Source(Protocol):
         """What messages call it."""
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Output and input channels."""
+    def shape(self) -> tuple[int, ...]:
+        """Output and input channels; other ranks are refused."""
 
     def rows(self, start: int, stop: int) -> torch.Tensor:
         """Some rows as float32 or float16: [stop - start, input channels]."""
@@ -37,10 +37,9 @@ class Held:
     values: torch.Tensor = field(repr=False)
 
     @property
-    def shape(self) -> tuple[int, int]:
+    def shape(self) -> tuple[int, ...]:
         """Output and input channels."""
-        many, wide = self.values.shape
-        return many, wide
+        return tuple(self.values.shape)
 
     def rows(self, start: int, stop: int) -> torch.Tensor:
         """Some rows, as they are."""

@@ -45,6 +45,8 @@ STAGES: dict[str, str] = {
     "checkpoint.untied-head": "The config ties the head to the embedding, and the two differ.",
     "model.contradictory": "Two fields of the config say different things of the model.",
     "model.malformed": "A field of the config has a value of another sort or range than it takes.",
+    "quant.not-a-matrix": "A rule would compress a tensor that is no matrix, as a gain.",
+    "quant.ragged-group": "A tensor does not divide into the groups or blocks of its scheme.",
     "run.chat-template": "The chat template of the bundle can't be filled with this conversation.",
     "run.context-full": "The tokens reach beyond the positions that the caches hold.",
     "run.embedding-overflow": "An embedding row leaves the range of the input that it feeds.",
