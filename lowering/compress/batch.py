@@ -15,7 +15,7 @@ from topoc.lowering.compress import kmeans, tables
 from topoc.lowering.compress.histogram import Codes, Floats, Histogram
 from topoc.lowering.compress.importance import Importance
 from topoc.lowering.compress.recipe import Palettize
-from topoc.lowering.compress.source import Source, codes, spans, unfit
+from topoc.lowering.compress.source import BLOCK, Source, codes, spans, unfit
 
 GROUPS = 256  # of a batch
 AGAIN = 32  # groups of a second look, whose histograms are larger
@@ -63,17 +63,20 @@ class Batch:
     groups: Groups
     some: range
     importance: Importance | None
-    _held: Codes | None = field(init=False)
+    _held: list[Codes] = field(init=False)
+    _tall: int = field(init=False)  # rows of a held block: some whole groups
 
     def __attrs_post_init__(self) -> None:
         """Read the rows, unless one group alone is too large to be held."""
         first, last = self._span()
         columns = self.groups.columns
-        self._held = None
+        each = self.groups.each
+        self._tall = max(1, BLOCK // (each * columns)) * each
+        self._held = []
         if (last - first) * columns <= WEIGHTS:
-            self._held = np.empty((last - first, columns), np.uint16)
-            for start, stop in spans(first, last, columns):
-                self._held[start - first : stop - first] = codes(self.source, start, stop)
+            for start in range(first, last, self._tall):
+                stop = min(start + self._tall, last)
+                self._held.append(codes(self.source, start, stop))
 
     def fitted(self, how: Palettize) -> Fitted:
         """The best tables that were found."""
@@ -112,9 +115,9 @@ class Batch:
     def _blocks(self, group: int) -> Iterator[tuple[int, Codes]]:
         """The codes of a group's rows, with the first row of each block."""
         start, stop = self.groups.span(group)
-        if self._held is not None:
-            first, _ = self._span()
-            yield start, self._held[start - first : stop - first]
+        if self._held:
+            block, at = divmod(start - self._span()[0], self._tall)
+            yield start, self._held[block][at : at + stop - start]
             return
         for at, end in spans(start, stop, self.groups.columns):
             yield at, codes(self.source, at, end)

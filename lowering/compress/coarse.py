@@ -14,6 +14,7 @@ from topoc.lowering.compress.bins import BLOCKS, Bins, measure, water
 from topoc.lowering.compress.histogram import Index
 
 TOGETHER = 64  # groups whose costs fit the processor's cache
+CELLS = 1 << 15  # costs that are computed at once
 FAR = 1e30  # a cost that no clustering has
 
 
@@ -74,14 +75,23 @@ def _costs(bins: Bins, places: Index, groups: slice, widest: int) -> torch.Tenso
     Entry [e, j] is that of the bins from edge j - widest + e to edge j; `FAR` before the start.
     """
     parts = _padded(bins, places, groups, widest)
-    many = len(places)
-    costs = torch.empty((widest, many, parts[0].shape[1]))
-    for e in range(widest):
-        mass, first, second = (part[widest:] - part[e : e + many] for part in parts)
+    many, wide = len(places), parts[0].shape[1]
+    costs = torch.empty((widest, many, wide))
+    step = max(1, CELLS // (many * wide))
+    for e in range(0, widest, step):
+        to = min(e + step, widest)
+        mass, first, second = (part[widest:] - _from(part, e, to, many) for part in parts)
         first.square_().div_(mass.clamp_min_(0.5))
-        costs[e] = second.sub_(first).clamp_min_(0.0)
-        costs[e, : max(widest - e, 0)] = FAR
+        costs[e:to] = second.sub_(first).clamp_min_(0.0)
+    for e in range(widest):
+        costs[e, : widest - e] = FAR
     return costs
+
+
+def _from(part: torch.Tensor, first: int, last: int, many: int) -> torch.Tensor:
+    """Runs of `many` rows that begin at each row from first to last."""
+    wide = part.shape[1]
+    return part.as_strided((last - first, many, wide), (wide, wide, 1), first * wide)
 
 
 def _padded(bins: Bins, places: Index, groups: slice, widest: int) -> tuple[torch.Tensor, ...]:

@@ -47,8 +47,18 @@ def _words(flat: Bytes, bits: int, per: int) -> Bytes:
     if whole:
         kept: Bytes = found.astype(np.uint8)
         return kept
-    stream = found.view(np.uint8).reshape(-1, per)[:, : per * bits // 8]
-    return np.ascontiguousarray(stream).reshape(-1)
+    return _three_of_four(found.astype(np.uint32))
+
+
+def _three_of_four(words: NDArray[np.uint32]) -> Bytes:
+    """The low three bytes of each word, one behind the other; byte by byte it takes much longer."""
+    short = -len(words) % 4
+    first, second, third, fourth = np.pad(words, (0, short)).reshape(-1, 4).T
+    out = np.empty((len(first), 3), np.uint32)
+    out[:, 0] = first | second << np.uint32(24)
+    out[:, 1] = second >> np.uint32(8) | third << np.uint32(16)
+    out[:, 2] = third >> np.uint32(16) | fourth << np.uint32(8)
+    return out.astype("<u4", copy=False).view(np.uint8).reshape(-1)[: 3 * len(words)]
 
 
 def unpack(stream: Bytes, bits: int, count: int) -> Bytes:
