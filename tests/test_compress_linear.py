@@ -91,6 +91,15 @@ def test_no_scale_of_numbers_breaks_it(how, scale):
     assert np.abs(found - values).max() <= max(scale / (7 if how.bits == 4 else 127), 2.0**-24)
 
 
+@pytest.mark.parametrize("how", LINEAR)
+def test_the_greatest_number_beside_others_stays_finite(how):
+    values = student(10, 16, 32)
+    values[3, 3] = 65504.0
+    found = dense(compress(held(values), how))
+    assert np.isfinite(found).all()
+    assert abs(found[3, 3] - 65504.0) <= 64.0
+
+
 def test_a_table_of_bytes_is_a_little_worse_than_one_of_fp16():
     values = student(4, 64, 256)
     plain, bytes_ = (

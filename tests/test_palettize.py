@@ -125,17 +125,22 @@ def test_odd_numbers_are_near_the_least_too(name, bits):
     assert max(ratios(ODD[name], bits)) <= (1.003 if bits < 6 else 1.005)
 
 
+def test_some_hundred_numbers_are_searched_one_by_one():
+    values = np.random.default_rng(37).integers(-150, 150, (64, 512)) * 0.001
+    assert max(ratios(values, 6)) <= 1.0001
+
+
 @pytest.mark.parametrize("bits", [2, 4, 6])
 def test_an_outlier_costs_the_others_little(bits):
     values = normal(23, 96, 512)
     values[3, 7], values[40, 1] = 6e4, -6e4
-    assert max(ratios(values, bits)) <= 1.002
+    assert max(ratios(values, bits)) <= 1.003
 
 
 def test_each_group_counts_however_small_its_numbers():
     scale = np.repeat(10.0 ** np.random.default_rng(24).uniform(-4, 1, 16), GROUP)
     found = list(ratios(student(25, 3, 16 * GROUP, 128) * scale[:, None], 4))
-    assert max(found) <= 1.003
+    assert max(found) <= 1.005
 
 
 def test_fewer_numbers_than_entries_in_eight_bits():

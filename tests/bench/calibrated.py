@@ -29,6 +29,7 @@ from topoc.lowering.tokenizer import load_tokenizer, write_tokenizer
 
 ROOT = Path(__file__).parents[2]
 GROUP, WINDOW = 32, 512  # output channels; tokens of one pass
+ROWS = 64  # of logits that are compared at once
 SEEN = ("docs/language.md", "docs/runtime.md", "docs/architecture.md")
 HELD_OUT = ("docs/parity.md", "docs/ir.md", "docs/commands.md")
 DEMANDS = {"output": 0.65, "kl": 0.45}  # of plain k-means, at 4 bits, by importance alone
@@ -58,7 +59,7 @@ def real(folder):
     write_tokenizer(weights.reader, folder)
     tokenizer = load_tokenizer(folder)
     model = Oracle.of(config, weights).model
-    return model, windows(tokenizer, SEEN, 6), windows(tokenizer, HELD_OUT, 3)
+    return model, windows(tokenizer, SEEN, 4), windows(tokenizer, HELD_OUT, 2)
 
 
 def windows(tokenizer, names, most):
@@ -94,8 +95,8 @@ def products(model, tokens):
     for name, module in linears(model).items():
 
         def watch(_, inputs, name=name):
-            rows = inputs[0].reshape(-1, inputs[0].shape[-1]).double()
-            found[name] = found.get(name, 0.0) + (rows.T @ rows)
+            rows = inputs[0].reshape(-1, inputs[0].shape[-1])
+            found[name] = found.get(name, 0.0) + (rows.T @ rows).double()
 
         hooks.append(module.register_forward_pre_hook(watch))
     for one in tokens:
@@ -147,7 +148,7 @@ def lost(module, made, product):
 
 
 def logits(model, tokens):
-    return torch.stack([model(one[None], use_cache=False).logits[0] for one in tokens])
+    return torch.cat([model(one[None], use_cache=False).logits[0] for one in tokens])
 
 
 def compared(model, made, tokens, wanted):
@@ -158,9 +159,12 @@ def compared(model, made, tokens, wanted):
     found = logits(model, tokens)
     for name, one in linears(model).items():
         one.weight = kept[name]
-    true, other = (torch.log_softmax(one.double(), -1) for one in (wanted, found))
-    kl = (true.exp() * (true - other)).sum(-1).mean()
-    return float(kl), float((true.argmax(-1) == other.argmax(-1)).double().mean())
+    kl = hits = 0.0
+    for one, other in zip(wanted.split(ROWS), found.split(ROWS), strict=True):
+        true, made_of = (torch.log_softmax(part.double(), -1) for part in (one, other))
+        kl += float((true.exp() * (true - made_of)).sum())
+        hits += float((true.argmax(-1) == made_of.argmax(-1)).sum())
+    return kl / len(wanted), hits / len(wanted)
 
 
 if __name__ == "__main__":
