@@ -207,17 +207,31 @@ def test_a_padded_group_is_fitted_to_the_rows_there_are():
     assert (np.abs(entries[padding]) == np.abs(entries).min()).all()
 
 
-def test_blocks_of_rows_make_no_difference(monkeypatch):
-    values = student(32, 3, 96, 64)
-    whole = compress(held(values), Palettize(4, GROUP)), compress(held(values), Palettize(4))
+@pytest.mark.parametrize("held_in_memory", [True, False])
+def test_blocks_of_rows_make_no_difference(held_in_memory, monkeypatch):
+    values, rng = student(32, 3, 96, 64), np.random.default_rng(32)
+    importance = Importance(rng.random(64), np.exp(rng.standard_normal(96)))
+    cases = [
+        (how, one) for how in (Palettize(4, GROUP), Palettize(4)) for one in (None, importance)
+    ]
+    whole = [compress(held(values), *case) for case in cases]
     monkeypatch.setattr(source, "BLOCK", 7 * 64)
+    monkeypatch.setattr(batch, "BLOCK", 7 * 64)
     monkeypatch.setattr(batch.Groups, "batches", lambda groups: iter([range(groups.count)]))
-    monkeypatch.setattr(batch, "WEIGHTS", 64)  # nothing is held; all is read twice
-    for one in whole:
-        again = compress(held(values), one.recipe)
-        assert {k: v.data.tobytes() for k, v in again.parts.items()} == {
-            k: v.data.tobytes() for k, v in one.parts.items()
-        }
+    if not held_in_memory:  # then all is read twice
+        monkeypatch.setattr(batch, "WEIGHTS", 64)
+    for case, one in zip(cases, whole, strict=True):
+        again = compress(held(values), *case)
+        for name, part in one.parts.items():
+            assert again.parts[name].data.tobytes() == part.data.tobytes()
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("name", ["normal", "laplace", "student3"])
+def test_smooth_numbers_need_no_second_look(name, bits, monkeypatch):
+    """Which would be as good, and take a hundred times longer."""
+    monkeypatch.setattr(kmeans, "second_look", None)
+    compress(held(SMOOTH[name]), Palettize(bits, GROUP))
 
 
 def test_fp32_and_fp16_rows_give_the_same():

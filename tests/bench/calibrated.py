@@ -122,9 +122,10 @@ def table(model, seen, others, bits, *, feedback=True):
         )
         kl, top = compared(model, made, others, wanted)
         figures[method] = (error, kl)
+        parts = [now / then for now, then in zip((error, kl), figures["plain"], strict=True)]
         print(
-            f"{bits} bit {method:10} output error {error:.5f} ({error / figures['plain'][0]:.2f} x),"
-            f" KL {kl:.4f} ({kl / figures['plain'][1]:.2f} x), top-1 {top:.3f}, {seconds:.1f} s",
+            f"{bits} bit {method:10} output error {error:.5f} ({parts[0]:.2f} x),"
+            f" KL {kl:.4f} ({parts[1]:.2f} x), top-1 {top:.3f}, {seconds:.1f} s",
             flush=True,
         )
     ratio = np.array(figures["importance"]) / np.array(figures["plain"])
