@@ -65,6 +65,7 @@ class Batch:
     importance: Importance | None
     _held: list[Codes] = field(init=False)
     _tall: int = field(init=False)  # rows of a held block: some whole groups
+    _same: dict[int, Floats] = field(init=False, factory=dict)  # weights of so many rows
 
     def __attrs_post_init__(self) -> None:
         """Read the rows, unless one group alone is too large to be held."""
@@ -110,7 +111,12 @@ class Batch:
     def _weights(self, start: int, stop: int) -> Floats | None:
         if self.importance is None:
             return None
-        return self.importance.weights(start, stop, self.groups.columns)
+        if self.importance.rows is not None:
+            return self.importance.weights(start, stop, self.groups.columns)
+        tall = stop - start  # all rows have the same weights
+        if tall not in self._same:
+            self._same[tall] = self.importance.weights(start, stop, self.groups.columns)
+        return self._same[tall]
 
     def _blocks(self, group: int) -> Iterator[tuple[int, Codes]]:
         """The codes of a group's rows, with the first row of each block."""

@@ -6,6 +6,7 @@ group of small numbers gets its part. A bin lies inside one block of 256 codes, 
 are evenly spaced, and none reaches over zero.
 """
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -109,10 +110,13 @@ def _between(upto: NDArray[Any], ends: Index) -> torch.Tensor:
     return torch.diff(found, dim=1, prepend=found.new_zeros(len(found), 1))
 
 
+@cache
 def widths() -> Floats:
     """From one end of each block of codes to the other, in code order: [blocks]."""
     exponent = np.maximum(np.arange(HALF) // (1024 // BLOCK), 1)
-    return np.tile(BLOCK * 2.0 ** (exponent - 25), 2)
+    found: Floats = np.tile(BLOCK * 2.0 ** (exponent - 25), 2)
+    found.flags.writeable = False  # everyone gets the same array
+    return found
 
 
 def measure(mass: Floats, *, by_value: bool = False) -> Floats:

@@ -4,6 +4,7 @@ An fp16 number has 65,536 codes, so that a histogram of codes loses nothing and 
 depend on the tensor. `shift` low bits of a code may be dropped: a cell then holds 2^shift codes.
 """
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -76,9 +77,11 @@ def add(into: Histogram, at: int, codes: Codes, weights: Floats | None = None) -
     row += torch.cumsum(counts, 0, dtype=row.dtype)
 
 
+@cache
 def cell_values(shift: int) -> Floats:
     """The mean of the fp16 numbers in each cell; infinities and NaNs, which never count, are 0."""
     codes = np.arange(CODES, dtype=np.uint16).view(np.float16).astype(np.float64)
     codes[~np.isfinite(codes)] = 0.0
     means: Floats = codes.reshape(-1, 1 << shift).mean(1)
+    means.flags.writeable = False  # everyone gets the same array
     return means

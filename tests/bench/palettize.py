@@ -11,7 +11,6 @@ it to what must be.
 
 import json
 import logging
-import resource
 import subprocess
 import sys
 import tempfile
@@ -176,18 +175,20 @@ def weighted():
     source = Held("w", torch.from_numpy(student(4096).astype(np.float16)))
     importance = Importance(np.exp(np.random.default_rng(2).standard_normal(WIDE)))
     for bits in (4, 6):
-        seconds = {None: [], importance: []}
+        seconds = [], []
         for _ in range(ROUNDS):
-            for one, taken in seconds.items():
+            for one, taken in zip((None, importance), seconds, strict=True):
                 start = process_time()
                 compress(source, Palettize(bits, 32), one)
                 taken.append(process_time() - start)
-        plain, other = (median(one) for one in seconds.values())
+        plain, other = (median(one) for one in seconds)
         print(f"weighted by importance, {bits} bit: {other / plain:.2f} x the time of plain")
 
 
 def memory():
-    """Peak memory beside weights and result, in processes of their own."""
+    """Peak memory beside weights and result, in processes of their own; as Linux tells it."""
+    if sys.platform != "linux":
+        return
     for bits, (must, good) in {4: (150, 80), 6: (250, 150), 8: (600, 400)}.items():
         done = subprocess.run(
             [sys.executable, __file__, "--peak", str(bits)],
@@ -206,15 +207,16 @@ def peak(bits):
     source = Held("w", torch.zeros((8192, WIDE), dtype=torch.float16))
     for at in range(0, 8192, 64):  # in pieces, lest making them be the peak
         source.values[at : at + 64] = torch.from_numpy(student(64)).half() * (1 + at / 8192)
-    before = highest()
+    Path("/proc/self/clear_refs").write_text("5", "ascii")  # the highest begins anew
+    before = resident("VmRSS")
     made = compress(source, Palettize(bits, 32))
-    return (highest() - before - made.bytes) / 1e6
+    return (resident("VmHWM") - before - made.bytes) / 1e6
 
 
-def highest():
-    """The most bytes that this process has had."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+def resident(kind):
+    """Bytes of this process now, VmRSS, or at the most, VmHWM."""
+    lines = Path("/proc/self/status").read_text("ascii").splitlines()
+    return next(int(one.split()[1]) * 1024 for one in lines if one.startswith(kind))
 
 
 def processes():
