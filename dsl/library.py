@@ -15,6 +15,7 @@ from topoc.dsl.suggest import advice
 
 LARGEST = 1_000_000
 STDIN = "-"
+STDIN_NAME = "<stdin>"
 
 
 @frozen(eq=False, repr=False)
@@ -51,7 +52,7 @@ class Library:
 
 def read(path: Path) -> Source:
     """The text of a file; raises TopocError, by name, for what is no `.topo` text."""
-    name = "<stdin>" if str(path) == STDIN else str(path)
+    name = STDIN_NAME if str(path) == STDIN else str(path)
     try:
         data = sys.stdin.buffer.read(LARGEST + 1) if str(path) == STDIN else _bytes(path)
     except OSError as failure:

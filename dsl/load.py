@@ -1,6 +1,6 @@
 """A path to a topology: read, parse, extend, resolve, check."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from attrs import define, evolve, field, frozen
@@ -9,8 +9,9 @@ from topoc.dsl import ast
 from topoc.dsl.diagnostic import Diagnostic, Label, TopocError, error
 from topoc.dsl.format import flatten
 from topoc.dsl.library import Library, Parsed, find
-from topoc.dsl.lint.engine import lint
+from topoc.dsl.lint.engine import Report, Subjects, examine
 from topoc.dsl.model import Topology
+from topoc.dsl.neighbours import given_up
 from topoc.dsl.plain import Plain
 from topoc.dsl.resolve import Given, Table, resolve
 from topoc.dsl.resolve.chain import chain
@@ -33,6 +34,10 @@ class Loaded(Plain):
 
     topology: Topology | None
     findings: tuple[Diagnostic, ...]
+    report: Report | None = None  # of the rules, where they could be asked
+
+
+Look = Callable[[Subjects], Report]
 
 
 @define(eq=False, repr=False)
@@ -41,6 +46,7 @@ class Loader:
 
     given: Given
     library: Library = field(factory=Library)
+    look: Look = examine  # how the rules are run
 
     def one(self, path: str, name: str | None) -> Loaded:
         """One topology of a file: the named one, or the one that the file is about."""
@@ -63,13 +69,22 @@ class Loader:
         found: list[Diagnostic] = []
         links = chain(parsed, written, self.library, found)
         topology = None if links is None else resolve(links, self.given, found)
+        report = None
         if topology is not None:
-            found += lint(topology)
-            topology = evolve(topology, flat=flatten(topology, str(topology.layers.config)))
+            flat = flatten(topology, str(topology.layers.config))
+            report = self.look(self._subjects(topology, flat))
+            found += report.findings
+            topology = evolve(topology, flat=flat)
         if parsed.findings:
             found = [one for one in found if one.code not in _FOLLOWS]
             topology = None
-        return Loaded(topology, (*findings, *found))
+        return Loaded(topology, (*findings, *found), report)
+
+    def _subjects(self, topology: Topology, flat: str) -> Subjects:
+        def near() -> Iterator[Topology]:
+            return given_up(topology, flat, self.library, self.given)
+
+        return Subjects(topology=topology, given_up=near)
 
 
 def load(

@@ -33,6 +33,7 @@ class Layer(Plain):
     kv_heads: int
     head_dim: int
     parameters: int  # elements of all its weight matrices and gains
+    mlp_width: int = 0  # 0 where it is not known
 
 
 @frozen(kw_only=True, eq=False, repr=False)
@@ -217,10 +218,15 @@ class Verdict(Plain):
         tuple[str, str], ...
     ] = ()  # because, figure, under, …; `figure none` keeps its why
     span: Span | None = field(default=None, eq=False, repr=False)
+    marks: tuple[tuple[str, Span], ...] = field(default=(), eq=False, repr=False)
 
     def line(self, key: str) -> str:
         """One of its lines, or nothing."""
         return dict(self.lines).get(key, "")
+
+    def at(self, key: str) -> Span | None:
+        """Where a line of it stands, if it has that line."""
+        return dict(self.marks).get(key)
 
 
 @frozen(kw_only=True, eq=False, repr=False)

@@ -14,7 +14,6 @@ from lark.exceptions import UnexpectedToken
 from lark.parsers.lalr_interactive_parser import InteractiveParser
 
 from topoc.dsl import ast
-from topoc.dsl.complaint import complaint
 from topoc.dsl.diagnostic import Diagnostic, error
 from topoc.dsl.source import Source, Span
 from topoc.dsl.tokens import TOP, Placed, keyword, tokenize
@@ -106,10 +105,15 @@ class _Run:
             try:
                 self.parser.feed_token(self.placed[at].token)
             except UnexpectedToken as unexpected:
-                self.findings.append(complaint(self.source, self.placed, at, unexpected))
+                self.findings.append(self._complaint(at, unexpected))
                 at = self._recover(at)
             at += 1
         return self.parser.feed_token(Token("$END", ""))  # type: ignore[no-any-return]
+
+    def _complaint(self, at: int, unexpected: UnexpectedToken) -> Diagnostic:
+        from topoc.dsl.complaint import complaint  # most texts give no cause for one
+
+        return complaint(self.source, self.placed, at, unexpected)
 
     def _recover(self, at: int) -> int:
         """Take a placeholder for the statement around `at`; the index of its last token."""

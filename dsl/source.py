@@ -5,9 +5,11 @@ from functools import cached_property
 
 from attrs import field, frozen
 
+from topoc.dsl.plain import Plain
 
-@frozen(slots=False)
-class Source:
+
+@frozen(eq=False, repr=False, slots=False)
+class Source(Plain):
     """A text and the name that people know it by."""
 
     name: str
@@ -25,8 +27,8 @@ class Source:
         return self.text[start : end if end >= 0 else len(self.text)].removesuffix("\r")
 
 
-@frozen
-class Span:
+@frozen(eq=False, repr=False)
+class Span(Plain):
     """A half-open range of character offsets in one source."""
 
     source: Source = field(repr=False)

@@ -15,12 +15,14 @@ from topoc.dsl.plain import Plain
 class Rope(Plain):
     """The rotary embedding of one attention geometry, in the half-split layout.
 
-    Pair i turns by position * theta^(-2i / width) / factor.
+    Pair i turns by position * theta^(-2i / width) / factor; with `turning`, the pairs from that
+    one on stand still (cosine one, sine zero).
     """
 
     theta: float
     width: int
     factor: float = 1.0
+    turning: int | None = None
 
 
 @frozen(kw_only=True, eq=False, repr=False)
@@ -46,6 +48,22 @@ class Norms(Plain):
     post_attention: bool = False  # on the attention branch, before it is added
     post_mlp: bool = False
     query_key: bool = False
+    value: bool = False  # of each value head, without a gain
+
+
+@frozen(kw_only=True, eq=False, repr=False)
+class PerLayer(Plain):
+    """Per-layer embeddings: a vector of `width` for each token and layer, added by a gated branch.
+
+    context = rms(projection e * projection_factor) * gain, with e the token's embedding;
+    vector  = (context + row of the per-layer table * row_multiplier) * combined_factor.
+    """
+
+    width: int
+    vocabulary: int  # rows of the per-layer table that tokens have
+    row_multiplier: float
+    projection_factor: float
+    combined_factor: float
 
 
 @frozen(kw_only=True, eq=False, repr=False)
@@ -81,14 +99,23 @@ class Architecture(Plain):
     embed_multiplier: float = 1.0
     final_softcap: float | None = None
     tied: bool = True
+    per_layer: PerLayer | None = None
+    layer_scalar: bool = False  # each layer's output times a number of its own
     bos: tuple[int, ...] = ()
     eos: tuple[int, ...] = ()
     notices: tuple[str, ...] = ()  # defaults that the config left to the family, in words
     tensors: tuple[TensorSpec, ...] = field(default=(), repr=False)
+    # names like a tensor's that some checkpoints hold, and that the model makes no use of
+    redundant: tuple[str, ...] = field(default=(), repr=False)
 
     def rope(self, name: str) -> Rope:
         """The geometry of this name."""
         return dict(self.ropes)[name]
+
+    @property
+    def reach(self) -> int:
+        """How many tokens, from 0 on, have a row in every table."""
+        return self.vocabulary if self.per_layer is None else self.per_layer.vocabulary
 
 
 def read(path: Path) -> Architecture:
@@ -119,6 +146,7 @@ def layers(path: Path) -> model.Layers:
         hidden=found.hidden,
         vocabulary=found.vocabulary,
         positions=found.positions,
+        has_ple=found.per_layer is not None,
         head_parameters=found.vocabulary * found.hidden,
         embed_parameters=found.vocabulary * found.hidden,
     )
@@ -134,4 +162,5 @@ def _layer(spec: LayerSpec, tensors: list[TensorSpec]) -> model.Layer:
         kv_heads=spec.kv_heads,
         head_dim=spec.head_dim,
         parameters=sum(prod(tensor.shape) for tensor in tensors),
+        mlp_width=spec.mlp_width,
     )

@@ -17,9 +17,9 @@ def calibration_tokens(architecture: Architecture, tokenizer: Path | None) -> li
 
     Without a tokenizer the sentence is ids spread evenly over the vocabulary.
     """
-    first = list(architecture.bos[:1]) or [0]
+    reach = architecture.reach
+    first = [one for one in architecture.bos[:1] if one < reach] or [0]
     if tokenizer is None:
-        stride = max(1, architecture.vocabulary // SPREAD)
-        return first + list(range(0, architecture.vocabulary, stride))
+        return first + list(range(0, reach, max(1, reach // SPREAD)))
     ids = load_tokenizer(tokenizer).encode(TEXT, bos=False)
-    return first + [one for one in ids if one < architecture.vocabulary]
+    return first + [one for one in ids if one < reach]

@@ -9,7 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
 
-from attrs import frozen
+from attrs import field, frozen
 
 from topoc.dsl.diagnostic import Diagnostic, Place, TopocError, error
 from topoc.dsl.format import flatten
@@ -28,13 +28,20 @@ from topoc.lowering.describe import Identity, Written, describe, toolchain
 from topoc.lowering.emit.mil import emit
 from topoc.lowering.interpret.ranges import measure
 from topoc.lowering.ir import DType
+from topoc.lowering.lint.streams import streams_checked
 from topoc.lowering.package import BlobWriter, prepare, write_description
 from topoc.lowering.plan import PackagePlan, Plan, plan
 from topoc.lowering.progress import Progress, Silent
 from topoc.lowering.refuse import refusals
 from topoc.lowering.rescale import Range, Scales, scales_for
 from topoc.lowering.stored import Extent, PackageSink, Rounded, RoundedKey
-from topoc.lowering.tables import embedding_bytes, write_embedding, write_ropes
+from topoc.lowering.tables import (
+    per_layer_bytes,
+    table_bytes,
+    write_per_layer,
+    write_ropes,
+    write_table,
+)
 from topoc.lowering.tokenizer import find_tokenizer, write_tokenizer
 
 
@@ -49,7 +56,7 @@ class Request:
     rescale: bool = True  # off only to show what the pass is for
     only_chunk: str | None = None  # rebuild this package, keep the others of the same build
     jobs: int = 1  # processes that write packages; the bytes don't depend on it
-    allowed: tuple[manifest.Allowed, ...] = ()
+    lint: manifest.Lint = field(factory=manifest.Lint)  # what rules said of text and programs
     revisit: str | None = None
 
 
@@ -88,25 +95,35 @@ class Job:
         scales = scales_for(ranges, eps) if request.rescale else Scales.none(layers)
         laid = plan(request.topology, request.architecture, dtype=request.precision, scales=scales)
         identity = self._identity(scales)
+        rounded = Rounded(self.weights, lambda weight: self.progress.advance(weight.type.bytes))
         (directory / "config.json").write_bytes(request.architecture.config.read_bytes())
         flat = flatten(request.topology, "config.json")
         (directory / "topology.topo").write_text(flat, encoding="utf-8", newline="\n")
         written = Written(
             identity=identity,
-            tables=self._fill(laid, identity),
+            tables=self._tables(laid, rounded),
+            per_layer=write_per_layer(laid, rounded, directory),
             ropes=write_ropes(laid, directory),
             tokenizer=tokenizer,
             scales=scales,
             ranges=ranges,
-            allowed=request.allowed,
+            lint=self._linted(ranges, scales),
             revisit=request.revisit,
         )
+        self._packages(laid, rounded, identity)
         return describe(laid, written)
 
     def _ranges(self, tokenizer: Path | None) -> tuple[Range, ...]:
         self.progress.begin("measuring the residual stream", 0)
         architecture = self.request.architecture
         return measure(architecture, self.weights, calibration_tokens(architecture, tokenizer))
+
+    def _linted(self, ranges: tuple[Range, ...], scales: Scales) -> manifest.Lint:
+        """What the rules said, with those on the stream; fp32 holds any, and a proof may not."""
+        request = self.request
+        if request.precision is not DType.FP16 or not request.rescale:
+            return request.lint
+        return streams_checked(request.lint, request.reader.path, ranges, scales)
 
     def _identity(self, scales: Scales) -> Identity:
         """The build id is a hash of all that decides what the bundle's bytes are."""
@@ -120,26 +137,29 @@ class Job:
         build = hashlib.sha256(repr(inputs).encode()).hexdigest()
         return Identity(build=build, config_sha256=config, weights_sha256=weights)
 
-    def _fill(self, laid: Plan, identity: Identity) -> dict[str, manifest.Table]:
-        """Host tables and packages; the table first, so that a tied head is copied from it."""
-        directory, progress = self.writer.directory, self.progress
-        rounded = Rounded(self.weights, lambda weight: progress.advance(weight.type.bytes))
-        table = embedding_bytes(laid)
-        progress.expect(table + sum(package.loaded_bytes for package in laid.packages))
+    def _tables(self, laid: Plan, rounded: Rounded) -> dict[str, manifest.Table]:
+        """Host tables."""
+        sizes = {name: table_bytes(laid, name) for name in laid.host_tables}
+        packages = sum(package.loaded_bytes for package in laid.packages)
+        self.progress.expect(sum(sizes.values()) + per_layer_bytes(laid) + packages)
         tables = {}
-        if laid.host_embeds:
-            progress.begin("embed", table)
-            tables["embed"] = write_embedding(laid, rounded, directory)
+        for name, size in sizes.items():
+            self.progress.begin(name, size)
+            tables[name] = write_table(laid, rounded, self.writer.directory, name)
+        return tables
+
+    def _packages(self, laid: Plan, rounded: Rounded, identity: Identity) -> None:
+        """Packages, after the tables, so that a tied head is copied from there."""
+        directory, progress = self.writer.directory, self.progress
         kept = [p for p in laid.packages if self.request.only_chunk not in {None, p.name}]
         self._keep(kept, identity)
         fresh = tuple(package for package in laid.packages if package not in kept)
         if self.request.jobs > 1 and len(fresh) > 1:
             self._write_together(laid, fresh, rounded, identity)
-        else:
-            for package in fresh:
-                progress.begin(package.name, package.loaded_bytes)
-                write_package(laid, package, rounded, directory / package.path, identity)
-        return tables
+            return
+        for package in fresh:
+            progress.begin(package.name, package.loaded_bytes)
+            write_package(laid, package, rounded, directory / package.path, identity)
 
     def _write_together(
         self, laid: Plan, packages: tuple[PackagePlan, ...], rounded: Rounded, identity: Identity

@@ -32,11 +32,12 @@ class Written:
 
     identity: Identity
     tables: dict[str, manifest.Table]
+    per_layer: manifest.PerLayer | None
     ropes: dict[str, manifest.RopeTable]
     tokenizer: tuple[Path, ...]
     scales: Scales
     ranges: tuple[Range, ...]
-    allowed: tuple[manifest.Allowed, ...]
+    lint: manifest.Lint
     revisit: str | None
 
 
@@ -62,10 +63,11 @@ def describe(plan: Plan, written: Written) -> manifest.Manifest:
         ropes=written.ropes,
         buffers=plan.buffers,
         functions=plan.functions,
+        per_layer=written.per_layer,
         tokenizer=tuple(path.name for path in written.tokenizer),
         residual_scales=written.scales.residual,
         residual_peaks=tuple(one.stream.peak for one in written.ranges),
-        allowed=written.allowed,
+        lint=written.lint,
         revisit=written.revisit,
         unproven=UNPROVEN,
     )

@@ -10,13 +10,14 @@ checkpoint tensors, the rest are attributes. Types are derived by the op and nev
 """
 
 from enum import Enum
+from itertools import chain
 from math import prod
 from typing import Any, ClassVar, Literal
 
 import attrs
 from attrs import field, frozen
 
-from topoc.dsl.plain import Plain
+from topoc.dsl.plain import Plain, Reader, once_a_class, reader
 from topoc.dsl.source import Span
 from topoc.lowering.manifest import Sink, Source
 
@@ -39,8 +40,8 @@ class DType(Enum):
         return 2 if self is DType.FP16 else 4
 
 
-@frozen(cache_hash=True)  # sets and dicts of values are what passes are made of
-class TensorType:
+@frozen(repr=False)  # verify compares the types of every result
+class TensorType(Plain):
     """An element type and a static shape of at most five axes."""
 
     dtype: DType
@@ -55,12 +56,15 @@ class TensorType:
         return f"{self.dtype.value}[{','.join(map(str, self.shape))}]"
 
 
-@frozen(cache_hash=True)
-class Value:
+@frozen(eq=False, repr=False)
+class Value(Plain):
     """A named tensor: an input, or the result of one op. Names are unique in a program."""
 
     name: str
     type: TensorType
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # sets and dicts of values are what passes are made of
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -68,24 +72,30 @@ class Value:
         return self.type.shape
 
 
-@frozen
-class Weight:
+@frozen(eq=False, repr=False)
+class Weight(Plain):
     """A checkpoint tensor by role, and what is done to each element: (stored + offset) * factor.
 
-    Two weights that are equal are one constant in a package, whatever functions use it.
+    With `first`, only the rows from there on that its type has. Two weights that are equal are
+    one constant in a package, whatever functions use it.
     """
 
     role: str
     type: TensorType
     offset: float = 0.0
     factor: float = 1.0
+    first: int | None = None
+
+    def __hash__(self) -> int:
+        return hash(self.role)  # few weights differ in their recipes alone
 
     @property
     def key(self) -> str:
         """The identity of the constant, but for its element type: role and recipe."""
         offset = f" + {self.offset:.17g}" if self.offset else ""
         factor = f" * {self.factor!r}" if self.factor != 1.0 else ""
-        return f"{self.role}{offset}{factor}"
+        rows = "" if self.first is None else f"[{self.first}:{self.first + self.type.shape[0]}]"
+        return f"{self.role}{rows}{offset}{factor}"
 
     def scaled(self, factor: float) -> "Weight":
         """The same weight, each element times a factor."""
@@ -109,46 +119,47 @@ class Op(Plain):
     @property
     def operands(self) -> tuple[Value, ...]:
         """The values it reads: its fields of type `Value`, then those of a tuple of them."""
-        single, several, _ = _roles(type(self))
-        found = [getattr(self, name) for name in single]
-        for name in several:
-            found += getattr(self, name)
-        return tuple(found)
+        return _operands(type(self))(self)
 
     @property
     def weights(self) -> tuple[Weight, ...]:
         """The checkpoint tensors it reads, in the order of its fields."""
-        return tuple(getattr(self, name) for name in _roles(type(self))[2])
+        return _weights(type(self))(self)
 
     def with_operands(self, new: dict[Value, Value]) -> "Op":
         """The same op, reading other values."""
         if new.keys().isdisjoint(self.operands):
             return self
-        single, several, _ = _roles(type(self))
+        single, several = _named(type(self), Value), _named(type(self), tuple[Value, ...])
         changed: dict[str, Any] = {n: new.get(getattr(self, n), getattr(self, n)) for n in single}
         for name in several:
             changed[name] = tuple(new.get(value, value) for value in getattr(self, name))
         return attrs.evolve(self, **changed)
 
 
-Roles = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
-_ROLES: dict[type, Roles] = {}
+def _named(kind: type, wanted: object) -> tuple[str, ...]:
+    """The fields of one type."""
+    return tuple(one.name for one in attrs.fields(kind) if one.type == wanted)
 
 
-def _roles(kind: type[Op]) -> Roles:
-    """The fields that hold a value, values, or a weight; looked up once a class."""
-    if kind not in _ROLES:
-        fields = attrs.fields(kind)
-        wanted = (Value, tuple[Value, ...], Weight)
-        single, several, weights = (
-            tuple(one.name for one in fields if one.type == type_) for type_ in wanted
-        )
-        _ROLES[kind] = single, several, weights
-    return _ROLES[kind]
+@once_a_class
+def _operands(kind: type) -> Reader:
+    """What reads the values of an op."""
+    single, several = _named(kind, Value), _named(kind, tuple[Value, ...])
+    if not several:
+        return reader(*single)
+    first, then = reader(*single), reader(*several)
+    return lambda op: (*first(op), *chain.from_iterable(then(op)))
 
 
-@frozen
-class Binding:
+@once_a_class
+def _weights(kind: type) -> Reader:
+    """What reads the weights of an op."""
+    return reader(*_named(kind, Weight))
+
+
+@frozen(eq=False, repr=False)
+class Binding(Plain):
     """An op and the names of its results; `layer` is the decoder layer that it belongs to."""
 
     results: tuple[Value, ...]

@@ -17,7 +17,7 @@ MODEL = "com.apple.CoreML/model.mlmodel"
 WEIGHTS = "com.apple.CoreML/weights"
 
 
-@define
+@define(eq=False, repr=False)
 class BlobWriter:
     """Writes weight.bin: a header of 64 bytes, then records of a header and data, all aligned."""
 

@@ -1,17 +1,20 @@
 """What a topology becomes: packages of programs, the buffers a host keeps, the steps it makes."""
 
+from collections.abc import Iterator
 from math import prod
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from topoc.dsl.model import Chunk, Function, Topology
+from topoc.dsl.model import Chunk, Function, Topology, Write
 from topoc.dsl.plain import Plain
 from topoc.lowering import manifest, passes
 from topoc.lowering.architecture import Architecture
 from topoc.lowering.build import build
-from topoc.lowering.build.caches import caches_of
-from topoc.lowering.ir import DType, Program
+from topoc.lowering.build.handling import COREML_LLM
+from topoc.lowering.build.layout import Layout, layout_of
+from topoc.lowering.features import dressed
+from topoc.lowering.ir import DType, Program, TensorType, Weight
 
 if TYPE_CHECKING:
     from topoc.lowering.rescale import Scales
@@ -67,10 +70,39 @@ class Plan(Plain):
         return tuple(sorted(set(names)))
 
     @property
-    def host_embeds(self) -> bool:
-        """Whether the host looks up embeddings."""
-        sources = (one.source for p in self.packages for q in p.programs for one in q.inputs)
-        return any(source.kind == "embedding" for source in sources)
+    def host_combines(self) -> bool:
+        """Whether the host makes the per-layer vectors."""
+        return any(source.kind == "per_layer" for source in self._sources())
+
+    @property
+    def host_tables(self) -> tuple[str, ...]:
+        """The tables that the host looks rows up in: `embed`, `ple_table`."""
+        names = {s.name for s in self._sources() if s.kind == "embedding" and s.name is not None}
+        if self.host_combines:
+            names |= {"embed", "ple_table"}
+        return tuple(sorted(names))
+
+    @property
+    def combining(self) -> tuple[Weight, ...]:
+        """What the host makes per-layer vectors with: a projection, and the gain of a norm."""
+        if not self.host_combines:
+            return ()
+        channels, width = self.table_shape("ple_table")[1], self.architecture.hidden
+        gain = channels // len(self.architecture.layers)
+        return (
+            Weight("ple.projection", TensorType(self.dtype, (channels, width))),
+            Weight("ple.norm", TensorType(self.dtype, (gain,)), self.architecture.norms.offset),
+        )
+
+    def table_shape(self, name: str) -> tuple[int, int]:
+        """Rows and width of a host table."""
+        arch = self.architecture
+        if name == "ple_table" and arch.per_layer is not None:
+            return arch.per_layer.vocabulary, len(arch.layers) * arch.per_layer.width
+        return arch.vocabulary, arch.hidden
+
+    def _sources(self) -> Iterator[manifest.Source]:
+        return (one.source for p in self.packages for q in p.programs for one in q.inputs)
 
 
 def plan(
@@ -82,45 +114,109 @@ def plan(
 ) -> Plan:
     """Build every program, run the passes over it, and lay out what the host does."""
     pipeline = passes.pipeline(scales)
-    built: dict[Chunk, list[Program]] = {}
+    layout = layout_of(topology, architecture)
+    built: dict[str, PackagePlan] = {}
     functions = []
     for function in topology.functions:
-        steps = []
+        made = []
         for chunk in topology.chunks_of(function):
-            raw = build(topology, architecture, function, chunk, dtype=dtype)
-            program = passes.run(pipeline, raw)
-            built.setdefault(chunk, []).append(program)
-            steps.append(_step(topology, function, chunk, program))
-        functions.append(_function(function, steps))
+            raw = build(topology, architecture, function, chunk, layout=layout, dtype=dtype)
+            made.append((chunk, passes.run(pipeline, raw)))
+        steps = [
+            _step(topology, function, _added(built, function, chunk, program), program)
+            for chunk, program in dressed(topology, function, tuple(made))
+        ]
+        functions.append(_function(topology, layout, function, steps))
     return Plan(
         topology=topology,
         architecture=architecture,
         dtype=dtype,
-        packages=tuple(
-            PackagePlan(name=chunk.name, chunk=chunk, programs=tuple(programs))
-            for chunk, programs in built.items()
-        ),
-        buffers=_buffers(topology, architecture, tuple(built), dtype),
-        functions=tuple(functions),
+        packages=tuple(built.values()),
+        buffers=tuple(b for cache in layout.caches for b in cache.buffers(dtype)),
+        functions=with_copies(tuple(functions)),
     )
 
 
-def _function(function: Function, steps: list[manifest.Step]) -> manifest.Function:
+def _added(
+    built: dict[str, PackagePlan], function: Function, chunk: Chunk, program: Program
+) -> PackagePlan:
+    """The package of a chunk's program, with the program in it."""
+    name = package_name(function, chunk)
+    before = built[name].programs if name in built else ()
+    built[name] = PackagePlan(name=name, chunk=chunk, programs=(*before, program))
+    return built[name]
+
+
+def package_name(function: Function, chunk: Chunk) -> str:
+    """The chunk's name, with the function's where it has a package of its own."""
+    return f"{chunk.name}.{function.name}" if function.separate else chunk.name
+
+
+def _function(
+    topology: Topology, layout: Layout, function: Function, steps: list[manifest.Step]
+) -> manifest.Function:
+    chunks = topology.chunks_of(function)
+    mine = {layer for chunk in chunks for layer in chunk.layers}
+    kept = [m.kv for cache in layout.caches for m in cache.members if m.layer in mine]
+    batch = function.write == "graph" and function.tokens > 1
+    writes = {kv.write for kv in kept} if batch else set()
+    rings = {kv.slots for kv in kept if kv.write is Write.SLICE} if batch else set()
     return manifest.Function(
-        name=function.name, role=function.role, tokens=function.tokens, steps=tuple(steps)
+        name=function.name,
+        role=function.role,
+        tokens=function.tokens,
+        steps=tuple(steps),
+        full_only=bool(writes & {Write.SHIFT, Write.SLICE}) or _shifts_drafts(topology, function),
+        unwrapped=tuple(sorted(rings)),
+        answers=any(chunk.has("head") for chunk in chunks),
     )
 
 
-def _step(topology: Topology, function: Function, chunk: Chunk, program: Program) -> manifest.Step:
+def _shifts_drafts(topology: Topology, function: Function) -> bool:
+    """Whether a verify attends over caches with all its rows shifted in, padding too."""
+    return topology.features == COREML_LLM and function.role == "verify"
+
+
+def with_copies(functions: tuple[manifest.Function, ...]) -> tuple[manifest.Function, ...]:
+    """The functions, each told which states other packages may have changed last."""
+    holders: dict[str, dict[str, None]] = {}
+    for function in functions:
+        for package, buffer in _states(function):
+            holders.setdefault(buffer, {})[package] = None
+    return tuple(
+        evolve(
+            function,
+            copies=tuple(
+                manifest.Copy(buffer=buffer, package=package, others=others)
+                for package, buffer in _states(function)
+                for others in [tuple(one for one in holders[buffer] if one != package)]
+                if others
+            ),
+        )
+        for function in functions
+    )
+
+
+def _states(function: manifest.Function) -> Iterator[tuple[str, str]]:
+    """Each package of a function, with the state buffers that it holds."""
+    for step in function.steps:
+        for one in step.inputs:
+            if one.source.kind == "state" and one.source.name is not None:
+                yield step.package, one.source.name
+
+
+def _step(
+    topology: Topology, function: Function, package: PackagePlan, program: Program
+) -> manifest.Step:
     return manifest.Step(
-        package=f"{chunk.name}.mlpackage",
+        package=package.path,
         function=program.name,
-        unit=chunk.unit or function.unit or topology.target.unit,
+        unit=package.chunk.unit or function.unit or topology.target.unit,
         inputs=tuple(
             manifest.Input(
                 feature=one.value.name,
                 shape=one.value.shape,
-                dtype=one.value.type.dtype.value,
+                dtype="fp16" if one.source.kind == "state" else one.value.type.dtype.value,
                 source=one.source,
             )
             for one in program.inputs
@@ -134,16 +230,4 @@ def _step(topology: Topology, function: Function, chunk: Chunk, program: Program
             )
             for one in program.outputs
         ),
-    )
-
-
-def _buffers(
-    topology: Topology, architecture: Architecture, chunks: tuple[Chunk, ...], dtype: DType
-) -> tuple[manifest.Buffer, ...]:
-    both: tuple[Literal["k"], Literal["v"]] = ("k", "v")
-    return tuple(
-        cache.buffer(chunk.name, holds, dtype)
-        for chunk in chunks
-        for cache in caches_of(topology, architecture, chunk)
-        for holds in both
     )

@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 
 from topoc.dsl.diagnostic import Diagnostic, Place, error
-from topoc.dsl.model import Block, Chunk, Function, Recipe, Store, Topology, Write
+from topoc.dsl.measure import all_chunks
+from topoc.dsl.model import Block, Chunk, Function, Head, Recipe, Topology, Write
 from topoc.dsl.source import Span
+from topoc.lowering.features.limits import limits
 
-ATTENTION = frozenset({"sliding", "full"})
-ROLES = frozenset({"decode", "prefill"})
-PARTS = frozenset({"embed", "layers", "norm", "head"})
+ATTENTION = frozenset({"sliding", "full", "windowed_full", "flash_tiled"})
+COREML_LLM = "coreml_llm"
+HOST_ROLES = frozenset({"embed", "ple_table"})
 HOST_TABLE = (("int8", (("per", "row"),)),)
 
 
@@ -18,14 +20,11 @@ def refusals(topology: Topology) -> Iterator[Diagnostic]:
     yield from _once(topology, (_kv(topology, block) for block in topology.blocks))
     for function in topology.functions:
         yield from _function(topology, function)
-    for chunk in topology.chunks:
+    for chunk in all_chunks(topology):
         yield from _chunk(topology, chunk)
     yield from _once(topology, map(_scheme, topology.recipes))
-    if topology.taps:
-        yield _refusal(topology, "tap", "`tap` exports no hidden state yet", topology.span)
-    if topology.features != "topoc":
-        words = f"features profile `{topology.features}` is not emitted yet"
-        yield _refusal(topology, "features", words, topology.span)
+    if topology.features == COREML_LLM:
+        yield from limits(topology)
 
 
 Fault = tuple[str, str, Span | None]
@@ -46,12 +45,6 @@ def _attention(block: Block) -> Fault | None:
 
 def _kv(topology: Topology, block: Block) -> Fault | None:
     kv = block.kv
-    if kv.donor is not None:
-        return "kv", "`share` is not lowered yet", kv.span
-    if kv.store is Store.STATE:
-        return "kv", "`store state` is not lowered yet", kv.at("store")
-    if kv.write is Write.SLICE:
-        return "kv", "`write slice` is not lowered yet", kv.at("write")
     heads = topology.layers.layers[block.index].kv_heads
     if kv.padded_heads is not None and kv.padded_heads < heads:
         words = f"a padded row of {kv.padded_heads} KV heads can't hold a layer of {heads}"
@@ -60,16 +53,16 @@ def _kv(topology: Topology, block: Block) -> Fault | None:
 
 
 def _function(topology: Topology, function: Function) -> Iterator[Diagnostic]:
-    span = function.span
-    if function.role not in ROLES:
-        yield _refusal(topology, "function", f"`{function.role}` is not lowered yet", span)
-    if function.write != "host" and function.tokens > 1:
-        yield _refusal(topology, "function", "`write = graph` is not lowered yet", span)
-    if function.separate:
-        yield _refusal(topology, "function", "`package = separate` is not lowered yet", span)
-    if function.chunks is not None:
-        words = f"a chunk list for `{function.name}` alone is not lowered yet"
-        yield _refusal(topology, "chunk", words, span)
+    """A call that writes in the graph needs a place to write to."""
+    if function.write != "graph" or function.tokens == 1:
+        return
+    mine = {layer for chunk in topology.chunks_of(function) for layer in chunk.layers}
+    if any(
+        block.kv.donor is None and block.kv.write is Write.APPEND and block.index in mine
+        for block in topology.blocks
+    ):
+        words = f"`{function.name}` writes in the graph, and `write append` leaves that to the host"
+        yield _refusal(topology, "function", words, function.span)
 
 
 def _chunk(topology: Topology, chunk: Chunk) -> Iterator[Diagnostic]:
@@ -77,24 +70,24 @@ def _chunk(topology: Topology, chunk: Chunk) -> Iterator[Diagnostic]:
         words = f"chunk `{chunk.name}` computes nothing, which is not lowered yet"
         yield _refusal(topology, "chunk", words, chunk.span)
     for part in chunk.parts:
-        if part.kind not in PARTS:
-            yield _refusal(topology, "part", f"part `{part.kind}` is not lowered yet", part.span)
-        rows = topology.layers.vocabulary
-        if part.head is not None and (part.head.k or 0) > rows:
-            words = f"the best {part.head.k} of a vocabulary of {rows}"
+        if part.head is not None:
             at = part.span or topology.span or Place(topology.name)
-            yield error("value.range", words, at, help=f"ask for {rows} at most")
-        if part.head is not None and part.head.split != 1:
-            words = "a head in slices is not lowered yet"
-            yield _refusal(topology, "part", words, part.span)
+            yield from _head(topology.layers.vocabulary, part.head, at)
+
+
+def _head(rows: int, head: Head, at: Span | Place) -> Iterator[Diagnostic]:
+    help_ = f"ask for {rows} at most"
+    if (head.k or 0) > rows:
+        yield error("value.range", f"the best {head.k} of a vocabulary of {rows}", at, help=help_)
+    if head.split > rows:
+        words = f"{head.split} slices of a vocabulary of {rows}"
+        yield error("value.range", words, at, help=help_)
 
 
 def _scheme(recipe: Recipe) -> Fault | None:
     schemes = tuple((one.name, one.arguments) for one in recipe.schemes if one.name != "none")
-    if not schemes or (recipe.role == "embed" and schemes == HOST_TABLE):
+    if not schemes or (recipe.role in HOST_ROLES and schemes == HOST_TABLE):
         return None
-    if recipe.role == "ple_table":
-        return None  # the part `ple` is refused, and without it there is no such table
     return "scheme", f"scheme `{schemes[0][0]}` is not lowered yet", recipe.span
 
 

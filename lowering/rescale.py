@@ -4,15 +4,20 @@ from math import ceil, floor, log2, sqrt
 
 from attrs import field, frozen
 
+from topoc.dsl.plain import Plain
+
 FP16_MAX = 65504.0
 FP16_NORMAL = 2.0**-14  # the smallest normal number; accelerators may flush what is below
 SQUARE_MAX = 255.0  # its square still fits fp16, if hardware squares in fp16 inside a norm
 HEADROOM = 4.0  # other prompts may swing wider than the measured ones
 EPSILON_MATTERS = 1024.0  # times epsilon: a mean square below it shows an epsilon that is off
 
+BRANCHES = ("o", "down", "ple_projection")
+"""The projections that a norm may follow before the residual stream takes their sum in."""
 
-@frozen(kw_only=True)
-class Swing:
+
+@frozen(kw_only=True, eq=False, repr=False)
+class Swing(Plain):
     """What a norm reads, over all positions."""
 
     peak: float  # greatest |x|
@@ -23,13 +28,13 @@ class Swing:
         return Swing(peak=max(self.peak, other.peak), least=min(self.least, other.least))
 
 
-@frozen(kw_only=True)
-class Range:
+@frozen(kw_only=True, eq=False, repr=False)
+class Range(Plain):
     """What was measured at one layer, or at the final norm, which has no branches."""
 
     stream: Swing  # of the residual stream, where norms read it
     left: float  # greatest |x| of the stream after the layer
-    branches: tuple[Swing, ...] = ()  # of the attention branch and of the MLP, if norms read them
+    branches: tuple[Swing, ...] = ()  # of `BRANCHES`, if norms read them
 
     def exponents(self) -> tuple[int, int]:
         """The least and the greatest power of two that suit the stream.
@@ -43,25 +48,23 @@ class Range:
         return min(ceil(log2(sqrt(FP16_NORMAL / self.stream.least))), highest), highest
 
 
-@frozen(kw_only=True)
-class Scales:
+@frozen(kw_only=True, eq=False, repr=False)
+class Scales(Plain):
     """The powers of two for each layer; `residual` ends with the final norm's."""
 
     residual: tuple[float, ...]
-    branches: tuple[tuple[float, float], ...] = field(default=())
+    branches: tuple[tuple[float, ...], ...] = field(default=())
 
     @classmethod
     def none(cls, layers: int) -> "Scales":
         """Every value as it is."""
-        return cls(residual=(1.0,) * (layers + 1), branches=((1.0, 1.0),) * layers)
+        return cls(residual=(1.0,) * (layers + 1), branches=((),) * layers)
 
 
 def scales_for(ranges: tuple[Range, ...], eps: float) -> Scales:
     """What the ranges of a checkpoint ask for."""
-    branches = [
-        tuple(_lift(swing, eps) for swing in one.branches) or (1.0, 1.0) for one in ranges[:-1]
-    ]
-    return Scales(residual=residual_scales(ranges), branches=tuple((a, mlp) for a, mlp in branches))
+    branches = tuple(tuple(_lift(swing, eps) for swing in one.branches) for one in ranges[:-1])
+    return Scales(residual=residual_scales(ranges), branches=branches)
 
 
 def residual_scales(ranges: tuple[Range, ...]) -> tuple[float, ...]:

@@ -6,7 +6,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import torch
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.lowering.checkpoint.weights import Weights
@@ -22,7 +22,7 @@ def rounded(weights: Weights, weight: Weight) -> Iterator[torch.Tensor]:
     """(stored + offset) * factor in float32, then rounded to the element type, block by block."""
     dtype = weight.type.dtype
     plain = weight.offset == 0.0 and weight.factor == 1.0
-    for block in weights.blocks(weight.role, fp16=dtype is DType.FP16):
+    for block in weights.blocks(weight.role, fp16=dtype is DType.FP16, run=_run(weight)):
         if plain:  # what `blocks` has judged needs no second look
             yield block.to(TORCH[dtype])
             continue
@@ -30,6 +30,13 @@ def rounded(weights: Weights, weight: Weight) -> Iterator[torch.Tensor]:
         if not torch.isfinite(values).all():
             raise _overflow(weights, weight)
         yield values
+
+
+def _run(weight: Weight) -> tuple[int, int] | None:
+    """The rows that a weight is, unless it is all of them."""
+    if weight.first is None:
+        return None
+    return weight.first, weight.first + weight.type.shape[0]
 
 
 def _overflow(weights: Weights, weight: Weight) -> TopocError:
@@ -64,14 +71,31 @@ class Rounded:
 
     def append_to(self, file: BinaryIO, path: Path, weight: Weight) -> None:
         """Append the values of a weight to an open file of this path."""
-        key = (weight.key, weight.type.dtype)
-        start = file.tell()
-        if key in self.written:
-            self._copy(self.written[key], file)
+        start, extent = file.tell(), self._extent(weight)
+        if extent is not None:
+            self._copy(extent, file)
         else:
             file.writelines(block.numpy().data for block in rounded(self.weights, weight))
-            self.written[key] = Extent(path, start, file.tell() - start)
+            extent = Extent(path, start, file.tell() - start)
+            self.written[weight.key, weight.type.dtype] = extent
         self.told(weight)
+
+    def values(self, weight: Weight) -> torch.Tensor:
+        """The values of a weight that is small enough to hold."""
+        self.told(weight)
+        return torch.cat(list(rounded(self.weights, weight)))
+
+    def _extent(self, weight: Weight) -> Extent | None:
+        """Where the values stand already, by themselves or among all rows of the tensor."""
+        dtype = weight.type.dtype
+        found = self.written.get((weight.key, dtype))
+        if found is not None or weight.first is None:
+            return found
+        whole = self.written.get((evolve(weight, first=None).key, dtype))
+        if whole is None:
+            return None
+        row = weight.type.bytes // weight.type.shape[0]
+        return Extent(whole.path, whole.offset + weight.first * row, weight.type.bytes)
 
     def _copy(self, extent: Extent, file: BinaryIO) -> None:
         file.flush()  # the extent may lie in the same file
@@ -102,6 +126,11 @@ class PackageSink:
             for _ in range(repeats):
                 self.rounded.append_to(self.blob.file, self.blob.path, weight)
         return self._offsets[key]
+
+    def values(self, weight: Weight, layout: str) -> np.ndarray[Any, Any]:
+        """The values of a checkpoint tensor of a few elements."""
+        values = self.rounded.values(weight).numpy()
+        return np.tile(values, 2) if layout == "twice" else values
 
     def literal(self, value: np.ndarray[Any, Any]) -> int:
         """The record of an array."""

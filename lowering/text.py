@@ -27,7 +27,8 @@ BINDING = re.compile(rf"  ((?:%\w+: {TYPE}(?:, )?)+) = (\w+)\((.*)\)(?: # l(\d+)
 RESULT = re.compile(rf"%(\w+): ({TYPE})")
 OUTPUT = re.compile(r"  return %(\w+) -> (\w+)\((.*)\)")
 ARGUMENT = re.compile(r"(\w+)=(\[[^\]]*\]|@\([^)]*\)|[^,]+)(?:, |$)")
-WEIGHT = re.compile(rf"@\(([\w.]+)(?: \+ ([^ ]+))?(?: \* ([^ ]+))?: ({TYPE})\)")
+ROWS = r"(?:\[(\d+):(\d+)\])?"
+WEIGHT = re.compile(rf"@\(([\w.]+){ROWS}(?: \+ ([^ ]+))?(?: \* ([^ ]+))?: ({TYPE})\)")
 
 
 class ProgramTextError(ValueError):
@@ -165,15 +166,24 @@ class _Reader:
             return self._value(text[1:], line)
         if text.startswith("["):
             inner = [one for one in text[1:-1].split(", ") if one]
-            return tuple(self._read(one, None, line) for one in inner)
+            element = int if kind == tuple[int, ...] else None
+            return tuple(self._read(one, element, line) for one in inner)
         if text.startswith("@"):
-            role, offset, factor, type_ = _match(WEIGHT, text, line)
-            return Weight(role, _type(type_), float(offset or 0.0), float(factor or 1.0))
+            return _weight(text, line)
         if get_origin(kind) is Literal and text not in get_args(kind):
             raise ProgramTextError(line)
         if kind is float or kind == float | None:
             return float(text)
         return int(text) if kind is int or kind == int | None else text
+
+
+def _weight(text: str, line: str) -> Weight:
+    role, first, last, offset, factor, type_ = _match(WEIGHT, text, line)
+    start = None if first is None else int(first)
+    found = Weight(role, _type(type_), float(offset or 0.0), float(factor or 1.0), start)
+    if start is not None and start + found.type.shape[0] != int(last):
+        raise ProgramTextError(line)
+    return found
 
 
 def _match(pattern: re.Pattern[str], text: str, line: str) -> tuple[Any, ...]:

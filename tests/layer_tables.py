@@ -115,6 +115,20 @@ def qwen3(_config: Path = CONFIG) -> Layers:
     )
 
 
+def narrow(_config: Path = CONFIG) -> Layers:
+    """Two layers of odd sizes: heads 80 wide, 97 classes."""
+    return Layers(
+        family="llama",
+        config=CONFIG,
+        layers=(_layer(Kind.FULL, heads=4, kv_heads=2, head_dim=80, parameters=100_000),) * 2,
+        hidden=320,
+        vocabulary=97,
+        positions=4096,
+        head_parameters=320 * 97,
+        embed_parameters=320 * 97,
+    )
+
+
 # What the checkpoints of Gemma 4 say of each layer, written out: its kind, whose KV it reads, and
 # its place in the caches of the four-chunk layout (the chunk, and the slot of its kind there).
 E2B = """

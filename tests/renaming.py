@@ -50,12 +50,20 @@ def _renamed(manifest, names):
     for group in ("tables", "ropes"):
         for one in manifest[group].values():
             one["path"] = names.of(one["path"])
+            if "scales" in one:
+                one["scales"] = names.of(one["scales"])
         manifest[group] = {names.of(key): one for key, one in manifest[group].items()}
     for buffer in manifest["buffers"]:
         buffer["id"] = names.of(buffer["id"])
+    if manifest["per_layer"] is not None:
+        for part in ("embedding", "rows", "projection", "gain"):
+            manifest["per_layer"][part] = names.of(manifest["per_layer"][part])
     manifest["tokenizer"] = [names.of(one) for one in manifest["tokenizer"]]
     for function in manifest["functions"]:
         function["name"] = names.of(function["name"])
+        for one in function["copies"]:
+            one["buffer"], one["package"] = names.of(one["buffer"]), names.of(one["package"])
+            one["others"] = [names.of(other) for other in one["others"]]
         for step in function["steps"]:
             step["package"], step["function"] = (
                 names.of(step["package"]),
@@ -78,7 +86,7 @@ def _rename_package(package, names):
     model.ParseFromString(path.read_bytes())
     for function in model.description.functions:
         function.name = names.of(function.name)
-        for feature in [*function.input, *function.output]:
+        for feature in [*function.input, *function.output, *function.state]:
             feature.name = names.of(feature.name)
     model.description.defaultFunctionName = names.of(model.description.defaultFunctionName)
     functions = dict(model.mlProgram.functions.items())

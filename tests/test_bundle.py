@@ -5,7 +5,10 @@ import json
 import shutil
 
 import pytest
-from tiny_bundle import CONTEXT, WINDOW, tiny_manifest, write_bundle
+from attrs import evolve
+from test_engine import AFTER_THE_WRITE, APART, AS_IF_WRITTEN, IN_GRAPH
+from tiny_bundle import CONTEXT, PLE_ROWS, VECTOR, VOCABULARY, WINDOW, tiny_manifest, write_bundle
+from tiny_package import write_package
 
 from topoc.dsl.diagnostic import TopocError
 from topoc.lowering.bundle.manifest_json import dumps
@@ -178,11 +181,17 @@ def first(raw, role, kind, end="source"):
     )
 
 
-def drop(raw, role, kind):
+def drop(raw, role, kind, side="outputs"):
+    end = "sink" if side == "outputs" else "source"
     for function in raw["functions"]:
         if function["role"] == role:
             for step in function["steps"]:
-                step["outputs"] = [o for o in step["outputs"] if o["sink"]["kind"] != kind]
+                step[side] = [one for one in step[side] if one[end]["kind"] != kind]
+
+
+def row(**changes):
+    """Change the first row of the first buffer."""
+    return lambda raw: raw["buffers"][0]["rows"][0].update(changes)
 
 
 def at(role, source, end="source", **changes):
@@ -219,6 +228,9 @@ DISAGREEMENTS = {
         at("decode", "mask", rule="shift"),
         at("decode", "slot", rule="shift"),
         at("decode", "slot", shape=[1, 1, WINDOW - 1, 1]),
+        at("decode", "buffer", "sink", row=1),
+        at("decode", "buffer", "sink", row=-1),
+        at("decode", "buffer", "sink", shape=[]),
         at("prefill", "last_row", shape=[1, 1, 1, 5]),
         at("prefill", "rows", "sink", shape=[1, 1, 3, 1]),
         at("prefill", "embedding", shape=[1, 2, 1, 3]),
@@ -226,10 +238,16 @@ DISAGREEMENTS = {
         at("prefill", "token", "sink", shape=[1, 1, 1, 4]),
         at("verify", "token", "sink", shape=[1, 1, 1, 1]),
         at("decode", "hidden", "sink", shape=[1, 3, 1, 1]),
-        lambda raw: raw["buffers"][0].update(layers=[0, 1]),
+        lambda raw: raw["buffers"][0]["rows"].append({**raw["buffers"][0]["rows"][0], "layer": 1}),
+        row(slots=WINDOW + 1),
+        row(heads=2),
+        row(width=0),
+        row(layer=2),
+        row(window=0),
         lambda raw: raw["buffers"][0].update(shape=[1, 1, 0, 1]),
         lambda raw: raw["functions"][0].update(tokens=2),
         lambda raw: raw["functions"][1].update(tokens=0),
+        lambda raw: raw["functions"][1].update(answers=False),
     ],
     "bundle.mask": [
         at("decode", "mask", fill=0.0),
@@ -252,14 +270,170 @@ DISAGREEMENTS = {
     "bundle.repeated-name": [
         lambda raw: raw["buffers"].append(raw["buffers"][0]),
         lambda raw: raw["functions"].append(raw["functions"][0]),
-        at("decode", "mask", feature="k"),
-        at("decode", "value", "sink", feature="k_new"),
+        at("decode", "mask", feature="near_k"),
+        at("decode", "value", "sink", feature="near_k_new"),
+        row(holds="v"),
     ],
-    "bundle.graph-write": [at("prefill", "rows", "sink", kind="buffer")],
-    "bundle.scale": [at("decode", "value", "sink", scale=0.0)],
-    "bundle.no-function": [lambda raw: raw.update(functions=[])],
+    "bundle.graph-write": [
+        lambda raw: raw["functions"][0].update(role="verify"),
+        lambda raw: raw["functions"][1].update(unwrapped=[WINDOW + 1]),
+    ],
+    "bundle.scale": [
+        at("decode", "value", "sink", scale=0.0),
+        at("decode", "embedding", scale=-1.0),
+    ],
+    "bundle.state": [
+        lambda raw: raw["buffers"][0].update(store="state"),
+        at("decode", "buffer", kind="state"),
+    ],
+    "bundle.no-function": [
+        lambda raw: raw.update(functions=[]),
+        lambda raw: [one.update(full_only=True) for one in raw["functions"]],
+    ],
 }
 CASES = [(code, edit) for code, edits in DISAGREEMENTS.items() for edit in edits]
+
+
+def per_layer(**changes):
+    return lambda raw: raw["per_layer"].update(changes)
+
+
+def copies(edit):
+    """Change the copies of each function that has some."""
+    return lambda raw: [edit(one["copies"]) for one in raw["functions"] if one["copies"]]
+
+
+KEPT_IN_STATES = {
+    "bundle.state": [
+        at("decode", "state", kind="buffer"),
+        lambda raw: raw["buffers"][0].update(store="io"),
+        lambda raw: raw["buffers"][0].update(initial=1.0),
+        lambda raw: raw["buffers"][0].update(dtype="fp32"),
+        at("decode", "state", feature="renamed"),
+        lambda raw: raw["functions"][1]["steps"][0]["inputs"].remove(
+            first(raw, "prefill", "state")
+        ),
+        at("prefill", "rows", "sink", kind="buffer"),
+    ],
+    "bundle.copies": [
+        copies(lambda held: held.pop()),
+        copies(lambda held: held[0].update(others=[])),
+        copies(lambda held: held[0].update(others=["far.mlpackage"])),
+        copies(lambda held: held[0].update(buffer="other")),
+        copies(lambda held: held[0].update(package="other")),
+    ],
+    "bundle.unknown-name": [
+        at("decode", "state", name="other"),
+        per_layer(embedding="other"),
+        per_layer(rows="other"),
+    ],
+    "bundle.incomplete": [
+        at("decode", "index", rule=None),
+        at("decode", "tap", "sink", layer=None),
+        at("decode", "tap", "sink", layer=2),
+        lambda raw: raw.update(per_layer=None),
+    ],
+    "bundle.graph-write": [at("decode", "index", rule="shift")],
+    "bundle.buffer-writes": [
+        lambda raw: drop(raw, "prefill", "rows") or drop(raw, "prefill", "state", "inputs"),
+        lambda raw: drop(raw, "decode", "state", "inputs"),
+    ],
+    "bundle.scale": [
+        per_layer(eps=0.0),
+        per_layer(projection_factor=-1.0),
+        at("decode", "tap", "sink", scale=0.0),
+    ],
+    "bundle.shapes-disagree": [
+        at("decode", "index", shape=[2]),
+        at("decode", "index", dtype="fp32"),
+        at("decode", "index", slots=WINDOW + 1),
+        at("decode", "state", shape=[2, 1, WINDOW, 2]),
+        at("prefill", "rows", "sink", shape=[2, 1, 3, 1]),
+        at("prefill", "rows", "sink", shape=[2, 2, 4, 1]),
+        at("prefill", "rows", "sink", shape=[3, 1, 4, 1]),
+        at("prefill", "tap", "sink", shape=[1, 2, 1, 1]),
+        at("decode", "per_layer", shape=[1, 2 * VECTOR + 1, 1, 1]),
+        at("decode", "per_layer", dtype="int32"),
+        per_layer(width=VECTOR + 1),
+        per_layer(layers=3),
+        per_layer(dtype="fp16"),
+        per_layer(gain="projection.bin", projection="gain.bin"),
+        lambda raw: raw["tables"]["ple"].update(rows=PLE_ROWS + 1),
+        lambda raw: raw["tables"]["ple"].update(rows=VOCABULARY + 1),
+        lambda raw: raw["tables"]["ple"].update(rows=0),
+    ],
+    "bundle.not-listed": [per_layer(gain="other.bin")],
+    "bundle.path": [per_layer(projection="../projection.bin")],
+    "bundle.repeated-name": [
+        lambda raw: raw["functions"][0]["steps"][0]["outputs"].append(
+            {**first(raw, "decode", "tap", "sink"), "feature": "again"}
+        ),
+    ],
+}
+STATE_CASES = [(code, edit) for code, edits in KEPT_IN_STATES.items() for edit in edits]
+
+
+@pytest.fixture(scope="module")
+def good_states(tmp_path_factory):
+    path = tmp_path_factory.mktemp("states") / "b"
+    made = tiny_manifest("slice", store="state", calls=APART, taps=True, per_layer=True)
+    write_bundle(path, made)
+    open_bundle(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("code", "edit"), STATE_CASES, ids=[f"{c}-{i}" for i, (c, _) in enumerate(STATE_CASES)]
+)
+def test_a_manifest_with_states_that_disagrees_is_refused(good_states, tmp_path, code, edit):
+    path = shutil.copytree(good_states, tmp_path / "b")
+    edited(path, edit)
+    refused(path, code, check=False)
+
+
+@pytest.mark.parametrize("write", ["slice", "shift"])
+@pytest.mark.parametrize("field", ["full_only", "unwrapped"])
+def test_a_call_that_would_spoil_its_caches_is_refused(tmp_path, write, field):
+    manifest = tiny_manifest(write, store="state", calls=IN_GRAPH)
+    write_bundle(tmp_path / "b", manifest)
+    edited(
+        tmp_path / "b",
+        lambda raw: raw["functions"][1].update({field: type(raw["functions"][1][field])()}),
+    )
+    if (write, field) == ("shift", "unwrapped"):
+        open_bundle(tmp_path / "b", check=False)
+    else:
+        refused(tmp_path / "b", "bundle.graph-write", check=False)
+
+
+def test_a_verify_that_shifts_its_rows_in_takes_full_calls_only(tmp_path):
+    """Or padding rows would stand where the mask has none."""
+    write_bundle(tmp_path / "b", tiny_manifest("shift", slots=WINDOW + 2, calls=AS_IF_WRITTEN))
+    open_bundle(tmp_path / "b")
+    edited(tmp_path / "b", lambda raw: raw["functions"][2].update(full_only=False))
+    refused(tmp_path / "b", "bundle.graph-write", check=False)
+
+
+@pytest.mark.parametrize("slots", [WINDOW, WINDOW + 2, WINDOW + 3])
+def test_a_cache_that_is_written_before_it_is_seen_holds_more_than_a_window(tmp_path, slots):
+    """The first of four rows still sees a whole window behind it."""
+    write_bundle(tmp_path / "b", tiny_manifest("blend", slots=slots, calls=AFTER_THE_WRITE))
+    if slots == WINDOW + 3:
+        open_bundle(tmp_path / "b")
+    else:
+        refused(tmp_path / "b", "bundle.mask", words="the 9 positions")
+
+
+def test_a_state_must_be_one_in_the_package_too(good_states, tmp_path):
+    """The manifest agrees with itself: it is the package that takes an input."""
+    manifest = tiny_manifest("slice", store="state", calls=APART, taps=True, per_layer=True)
+    path = tmp_path / "b"
+    write_bundle(path, manifest)
+    step = manifest.functions[0].steps[0]
+    fed = [evolve(one, source=evolve(one.source, kind="buffer")) for one in step.inputs]
+    shutil.rmtree(path / step.package)
+    write_package(path / step.package, [evolve(step, inputs=tuple(fed))], manifest.build)
+    refused(path, "bundle.feature", words="has no state `near_kv`", check=False)
 
 
 @pytest.mark.parametrize(

@@ -108,11 +108,11 @@ def test_call_of_several_tokens_is_exact_wherever_it_begins(case, write, start):
     decoded = engine_of(case.bundle(write, "fp32"))
     for token in TOKENS[:start]:
         decoded.feed([token], only="decode")
-    buffers = {name: cache.copy() for name, cache in decoded.buffers.items()}
+    buffers = {name: cache.copy() for name, cache in decoded.caches.arrays.items()}
     for only, counts in (("prefill_4", range(1, 5)), ("prefill_7", range(1, 8))):
         for count in counts:
             decoded.position = start
-            decoded.buffers = {name: cache.copy() for name, cache in buffers.items()}
+            decoded.caches.arrays = {name: cache.copy() for name, cache in buffers.items()}
             found = logits_after(decoded, TOKENS[start : start + count], only=only)
 
             assert np.abs(found - case.reference[start + count - 1]).max() <= case.limit()

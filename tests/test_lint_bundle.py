@@ -135,6 +135,8 @@ def other_shape(path):
         raw["model"]["context"] = 25
         for one in raw["buffers"]:
             one["shape"][2] = 25 if one["shape"][2] == 24 else one["shape"][2]
+            for row in one["rows"]:
+                row["slots"] = one["shape"][2]
         for function in raw["functions"]:
             for step in function["steps"]:
                 for one in (*step["inputs"], *step["outputs"]):

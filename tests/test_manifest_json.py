@@ -14,6 +14,7 @@ from topoc.lowering import manifest as m
 from topoc.lowering.bundle.manifest_json import dumps, loads
 
 NUMBERS = {
+    bool: st.booleans(),
     int: st.integers(),
     float: st.floats(-1e300, 1e300) | st.integers(-9, 9),
     str: st.text(max_size=12),

@@ -6,7 +6,7 @@ from attrs import evolve
 from compiled import compile_text, engine_of, topology_text, with_manifest
 from tiny_gemma import WINDOW, tiny_gemma3
 
-from topoc.lowering.engine import driver, feeding
+from topoc.lowering.engine import caches, feeding
 from topoc.lowering.engine.driver import Engine
 from topoc.lowering.parity.gates import LIMITS
 from topoc.lowering.parity.oracle import Oracle
@@ -89,12 +89,12 @@ def test_mutant_manifest_fails(bundle, checkpoint, mutant):
 
 def padding_committed(monkeypatch):
     """All rows of a call are stored, and counted on from the real ones."""
-    rule = driver.store
+    rule = caches.store
 
     def all_rows(cache, rows, slots, *, position, **_):
-        return rule(cache, rows, slots, position=position, real=rows.shape[-2])
+        rule(cache, rows, slots, position=position, real=rows.shape[-2])
 
-    monkeypatch.setattr(driver, "store", all_rows)
+    monkeypatch.setattr(caches, "store", all_rows)
 
 
 def newest_row_lost(monkeypatch):
@@ -102,13 +102,12 @@ def newest_row_lost(monkeypatch):
     accept = Engine.accept
 
     def forgetful(self, call, real):
-        before = {name: cache.copy() for name, cache in self.buffers.items()}
+        before = {name: cache.copy() for name, cache in self.caches.arrays.items()}
         accept(self, call, real)
         for buffer in self.bundle.manifest.buffers:
-            slots, cache = buffer.shape[2], self.buffers[buffer.id].copy()
-            last = feeding.slot_of(buffer.rule, slots, self.position - 1)
+            row, cache = buffer.rows[0], self.caches.arrays[buffer.id]
+            (last,) = feeding.slots_of(row.rule, row.slots, position=self.position - 1, real=1)
             cache[..., last, :] = before[buffer.id][..., last, :]
-            self.buffers[buffer.id] = cache
 
     monkeypatch.setattr(Engine, "accept", forgetful)
 

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from jsonschema import Draft202012Validator
 from tiny_config import deep, tiny
+from tiny_gemma4 import text_config
 
 import topoc.dsl.cli
 from topoc.dsl.cli import main
@@ -30,6 +31,15 @@ BODY = """topology t {{
   {more}
 }}
 """
+TWO = "chunk one = ple + L0-4\n  chunk two = L5-9 + norm + head(argmax)"
+GEMMA4 = {
+    "in a package": f"{TWO}\n  functions decode, prefill(tokens = 4), verify(tokens = 3)",
+    "on the host": TWO.replace("ple + ", "") + "\n  kv { sliding: write shift }",
+    "in states": f"{TWO}\n  kv {{ all: store state, row padded }}"
+    "\n  functions decode, prefill(tokens = 4, package = separate)",
+    "a list of its own": f"{TWO}\n  chunk fill(function = prefill_4) = embed + ple + L0-4"
+    "\n  functions decode, prefill(tokens = 4)\n  quantize { ple_table: none }",
+}
 
 
 @pytest.fixture
@@ -81,7 +91,25 @@ def test_a_compile_does_what_was_planned(topoc_, told, more, tmp_path):
     plan = told(more)
     made = topoc_("compile", "t.topo", "--weights", "random:0", "-o", "bundle", more=more)
     assert made.exit_code == 0, made.stderr
-    manifest = json.loads(Path("bundle/manifest.json").read_text())
+    assert_built(plan, json.loads(Path("bundle/manifest.json").read_text()))
+
+
+@pytest.mark.parametrize("layout", GEMMA4)
+def test_a_compile_of_gemma4_does_what_was_planned(topoc_, layout):
+    """Per-layer vectors made here and there, shared KV, states, one chunk list for a function."""
+    Path("tiny/config.json").write_text(json.dumps(text_config(layers=10, shared=5)))
+    head = 'model "tiny/config.json"\n  target gpu\n  context 64'
+    Path("g.topo").write_text(f"topology g {{\n  {head}\n  {GEMMA4[layout]}\n}}\n")
+    plan = json.loads(topoc_("plan", "g.topo", "--format", "json").stdout)
+    made = topoc_("compile", "g.topo", "--weights", "random:0", "-o", "bundle")
+    assert made.exit_code == 0, made.stderr
+    assert_built(plan, json.loads(Path("bundle/manifest.json").read_text()))
+    names = {one["name"] for one in plan["tables"]}
+    assert ({"ple.projection", "ple.norm"} <= names) == (layout == "on the host")
+
+
+def assert_built(plan, manifest):
+    """The bundle in the working folder is what was planned."""
     sizes = {one["path"]: one["bytes"] for one in manifest["files"]}
     ends = [(one["id"], one["shape"], one["dtype"]) for one in manifest["buffers"]]
     assert [(one["id"], one["shape"], one["dtype"]) for one in plan["caches"]] == ends
@@ -103,6 +131,9 @@ def test_a_compile_does_what_was_planned(topoc_, told, more, tmp_path):
     assert tables["embed"] == sizes[embed["path"]] + scales
     for name, rope in manifest["ropes"].items():
         assert tables[f"rope {name}"] == sizes[rope["path"]]
+    if manifest["per_layer"]:
+        for name, part in (("ple.projection", "projection"), ("ple.norm", "gain")):
+            assert tables[name] == sizes[manifest["per_layer"][part]]
     whole = sum(one["stored_bytes"] for one in plan["chunks"]) + sum(tables.values())
     assert plan["download_bytes"] == whole
 
@@ -171,10 +202,23 @@ def test_what_is_not_lowered_stops_it_by_name(topoc_):
 def test_garbage_is_collected_again_after_a_brief_command(topoc_, monkeypatch):
     seen = []
     monkeypatch.setattr(topoc.dsl.cli.view, "result", lambda _: seen.append(gc.isenabled()))
-    for more in ("", "tap L0"):  # the second is refused
+    too_many = "chunk mine(function = prefill_4) = L0-3 + norm + head(topk = 132)"
+    for more in ("", too_many):  # the second is refused
         topoc_("plan", "t.topo", more=more)
         assert gc.isenabled()
     assert seen == [False]
+
+
+def test_a_brief_command_looks_for_no_garbage_when_it_ends():
+    code = (
+        "import atexit, gc\n"
+        "atexit.register(lambda: print(gc.get_freeze_count() > 1000))\n"  # called last
+        "from topoc.dsl.cli import main\nmain(['rules'])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.endswith("\nTrue\n")
 
 
 @pytest.mark.parametrize("command", [["lint"], ["fmt", "--check"], ["show"], ["plan"]])

@@ -11,8 +11,11 @@ from topoc.lowering import text
 from topoc.lowering.build import build
 from topoc.lowering.ir import Binding, DType, Input, Output, TensorType, Value, Weight
 from topoc.lowering.manifest import Sink, Source
-from topoc.lowering.ops.elementwise import Add, Scale
+from topoc.lowering.ops.attention import Attention, TiledAttention
+from topoc.lowering.ops.cache import BlendIn, ShiftIn
+from topoc.lowering.ops.elementwise import Add, Scale, ScaleBy
 from topoc.lowering.ops.head import TopK
+from topoc.lowering.ops.heads import Channels, JoinChannels
 from topoc.lowering.ops.linear import Linear
 from topoc.lowering.passes import pipeline, run
 from topoc.lowering.plan import plan
@@ -104,9 +107,24 @@ def test_the_text_of_the_module_is_a_program():
 
 def test_a_weight_prints_all_of_its_recipe():
     weight = Weight("layers.3.q", TensorType(DType.FP16, (4, 4)), 1.0000001, 1 / 3)
-    program = evolve(SUM, bindings=(Binding((B,), Linear(A, weight)),), outputs=(out(B),))
-    assert parse(show(program)) == program
+    for one in (weight, evolve(weight, first=0), evolve(weight, first=12), sliced(weight)):
+        program = evolve(SUM, bindings=(Binding((B,), Linear(A, one)),), outputs=(out(B),))
+        assert parse(show(program)) == program
     assert weight.key != evolve(weight, offset=1.0).key
+    assert "@(layers.3.q[12:16]: fp16[4,4])" in show(
+        evolve(SUM, bindings=(Binding((B,), Linear(A, sliced(weight))),), outputs=(out(B),))
+    )
+
+
+def sliced(weight):
+    return Weight(weight.role, weight.type, first=12)
+
+
+def test_rows_of_a_weight_that_are_not_those_of_its_type_are_refused():
+    weight = Weight("w", TensorType(DType.FP16, (4, 4)), first=12)
+    program = evolve(SUM, bindings=(Binding((B,), Linear(A, weight)),), outputs=(out(B),))
+    with pytest.raises(ProgramTextError, match=re.escape("@(w[12:17]")):
+        parse(show(program).replace("[12:16]", "[12:17]"))
 
 
 def value(name, *shape, dtype=DType.FP16):
@@ -201,10 +219,24 @@ def named(name):
 
 
 WIDE = value("wide", 1, 2, 1, 1)
+HOT, LONG = value("hot", 1, 1, 2, 1), value("long", 1, 4, 1, 2)
+KEYS = value("keys", 1, 1, 2, 1)
+MASKED = (A, KEYS, value("m", 1, 1, 1, 3))
 BEST = (value("best", 1, 2, 1, 1), value("ids", 1, 2, 1, 1, dtype=DType.INT32))
 TALL = value("tall", 1, 1, 1, 1, 2, 2)
 POINT = Value("point", TensorType(DType.FP16, ()))
 TWICE = evolve(Weight("w", TensorType(DType.FP16, (4, 4))), type=TensorType(DType.FP32, (4, 4)))
+
+
+def test_values_and_weights_made_alike_are_found_as_one():
+    one, other = value("a"), value("a")
+    assert {one: 1}[other] == 1
+    assert value("a", dtype=DType.FP32) not in {one: 1}
+    wide = Weight("w", TensorType(DType.FP32, (4, 4)))
+    alike = evolve(wide)
+    assert {wide: 1}[alike] == 1
+    assert not {TWICE, evolve(wide, factor=2.0)} & {Weight("w", TensorType(DType.FP16, (4, 4)))}
+
 
 FAULTS = {
     "a name twice": (
@@ -218,6 +250,7 @@ FAULTS = {
     "an input twice": (adding(bind(D, Add(A, B)), inputs=(A, A, B)), "%a is bound 2 times"),
     "an illegal name": (named("c.1"), "%c.1 is no name that MIL keeps"),
     "a name that starts with a digit": (named("0c"), "%0c is no name that MIL keeps"),
+    "a name beyond ASCII": (named("größe"), "%größe is no name that MIL keeps"),
     "a reserved name": (named("state"), "%state is no name that MIL keeps"),
     "a reserved name in capitals": (named("False"), "%False is no name that MIL keeps"),
     "a wrong type": (
@@ -284,6 +317,37 @@ FAULTS = {
             outputs=(D, value("e")),
         ),
         "@w is used at two types",
+    ),
+    "a mask of another width": (
+        adding(bind(D, Attention(A, KEYS, KEYS, value("m", 1, 1, 1, 3), 1.0)), inputs=MASKED),
+        "%d is of operands that don't fit each other",
+    ),
+    "tiles of nothing": (
+        adding(
+            bind(D, TiledAttention(A, KEYS, KEYS, value("m", 1, 1, 1, 2), 1.0, 0)),
+            inputs=(A, KEYS, value("m", 1, 1, 1, 2)),
+        ),
+        "%d is of operands that don't fit each other",
+    ),
+    "rows of another width": (
+        adding(bind(D, ShiftIn(A, WIDE)), inputs=(A, WIDE)),
+        "%d is of operands that don't fit each other",
+    ),
+    "a one-hot of another height": (
+        adding(bind(D, BlendIn(A, B, value("hot", 1, 1, 2, 1))), inputs=(A, B, HOT)),
+        "%d is of operands that don't fit each other",
+    ),
+    "channels that are not there": (
+        adding(bind(C, Channels(A, 3, 2)), outputs=(C,), inputs=(A,)),
+        "%c is of operands that don't fit each other",
+    ),
+    "channels of other tokens": (
+        adding(bind(D, JoinChannels((A, value("long", 1, 4, 1, 2)))), inputs=(A, LONG)),
+        "%d is of operands that don't fit each other",
+    ),
+    "a number of two elements": (
+        adding(bind(D, ScaleBy(A, Weight("n", TensorType(DType.FP16, (2,))))), inputs=(A,)),
+        "%d is of operands that don't fit each other",
     ),
     "a reserved function name": (evolve(SUM, name="State"), "`State` is no name that MIL keeps"),
     "an illegal function name": (

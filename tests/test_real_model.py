@@ -9,6 +9,7 @@ from topoc.lowering.architecture import layers, read
 from topoc.lowering.bundle.reader import open_bundle
 from topoc.lowering.checkpoint.bind import bind
 from topoc.lowering.checkpoint.open import open_checkpoint
+from topoc.lowering.cli.lint import of_ranges
 from topoc.lowering.compiler import Request, compile_bundle
 from topoc.lowering.engine.driver import Engine
 from topoc.lowering.engine.predict import InterpreterPredictor
@@ -106,10 +107,37 @@ def test_stream_is_held_at_two_powers_of_two(shipped):
     assert max(shipped.manifest.residual_peaks) > 65504
 
 
-def test_without_the_rescale_fp16_arithmetic_overflows(real_gguf, tmp_path, oracle, prompt):
-    bundle = compiled(real_gguf, "gemma3_270m", tmp_path / "bundle", rescale=False)
-    predictor = InterpreterPredictor(bundle, rounding=True)
+@pytest.fixture(scope="module")
+def unscaled(real_gguf, tmp_path_factory):
+    target = tmp_path_factory.mktemp("unscaled") / "bundle"
+    return compiled(real_gguf, "gemma3_270m", target, rescale=False)
+
+
+def test_without_the_rescale_fp16_arithmetic_overflows(unscaled, oracle, prompt):
+    predictor = InterpreterPredictor(unscaled, rounding=True)
     places = range(len(prompt))
-    found = teacher_forced(bundle, predictor, prompt, places)
+    found = teacher_forced(unscaled, predictor, prompt, places)
 
     assert not difference(found, oracle.logits(prompt), places).keeps("iii")
+
+
+def ranges(bundle, ids):
+    """What lint says of a bundle's ranges on a prompt, gravest first."""
+    findings = of_ranges(str(bundle.path), None, ",".join(map(str, ids)))
+    return sorted({(one.severity.value, one.code) for one in findings})
+
+
+def test_ranges_tell_of_the_missing_rescale_and_nothing_of_the_shipped_one(
+    unscaled, shipped, prompt
+):
+    """BOS alone shows it: the stream passes 65504 at the end of layer 7, by its residual."""
+    findings = of_ranges(str(unscaled.path), PROMPT, None)
+    over = [one for one in findings if one.code == "range.overflow"]
+
+    assert over[0].message.startswith("`l7_out` reaches 68,3")
+    assert over[0].at.at.text == "L6-11"
+    assert ranges(shipped, prompt) == []
+
+
+def test_ranges_on_a_prompt_without_bos_are_warned_about(unscaled, prompt):
+    assert ranges(unscaled, prompt[1:]) == [("warning", "range.no-bos")]

@@ -1,5 +1,7 @@
 """What has no lowering is refused by name where it was asked for, and nothing else is."""
 
+from pathlib import Path
+
 import pytest
 from layer_tables import gemma4
 from tiny_topology import BOTH, HALVES, WHOLE, load_tiny
@@ -8,26 +10,18 @@ from topo_text import resolved
 
 from topoc.dsl.diagnostic import Severity
 from topoc.dsl.model import Topology
+from topoc.lowering import architecture
 from topoc.lowering.plan import plan
 from topoc.lowering.refuse import refusals
 
-OWN = "chunk mine(function = prefill_5) = L0-3 + norm + head(argmax)\n  " + WHOLE
+E2B = Path(__file__).parents[1] / "topologies" / "models" / "gemma4-e2b.json"
 SEPARATE = "functions decode, prefill(tokens = 5, package = separate)"
+OWN = "chunk mine(function = prefill_5) = L0-3 + norm + head(argmax)\n  " + WHOLE
+RUNS = "features coreml_llm\n  kv { all: write blend, slots context, row padded }"
+GRAPH = "functions decode, prefill(tokens = 3, write = graph)"
 
 # What is written, the code, the headline, and the words that it points at.
 REFUSED = {
-    "share": (
-        {"body": "kv { L2: share L0 }"},
-        ("kv.not-lowered", "`share` is not lowered yet", "L2: share L0"),
-    ),
-    "store state": (
-        {"body": "kv { all: store state, write shift }"},
-        ("kv.not-lowered", "`store state` is not lowered yet", "all: store state, write shift"),
-    ),
-    "write slice": (
-        {"body": "kv {\n    all: store state\n    L0: write slice\n  }"},
-        ("kv.not-lowered", "`store state` is not lowered yet", "all: store state"),
-    ),
     "padded row too small": (
         {"body": "kv { L1: row padded(heads = 1) }"},
         (
@@ -36,57 +30,29 @@ REFUSED = {
             "L1: row padded(heads = 1)",
         ),
     ),
-    "windowed_full": (
-        {"body": "attention { full: windowed_full(window = 4) }"},
-        (
-            "attention.not-lowered",
-            "attention `windowed_full` is not lowered yet",
-            "full: windowed_full(window = 4)",
-        ),
-    ),
-    "flash_tiled": (
-        {"body": "attention { full: flash_tiled(tile = 4) }"},
-        (
-            "attention.not-lowered",
-            "attention `flash_tiled` is not lowered yet",
-            "full: flash_tiled(tile = 4)",
-        ),
-    ),
-    "verify": (
-        {"body": "functions decode, verify(tokens = 3)"},
-        ("function.not-lowered", "`verify` is not lowered yet", "verify(tokens = 3)"),
-    ),
-    "write = graph": (
-        {"body": "functions decode, prefill(tokens = 5, write = graph)"},
+    "write = graph without a place to write to": (
+        {"body": GRAPH},
         (
             "function.not-lowered",
-            "`write = graph` is not lowered yet",
-            "prefill(tokens = 5, write = graph)",
-        ),
-    ),
-    "package = separate": (
-        {"body": SEPARATE},
-        (
-            "function.not-lowered",
-            "`package = separate` is not lowered yet",
-            "prefill(tokens = 5, package = separate)",
-        ),
-    ),
-    "a chunk list": (
-        {"chunks": OWN},
-        (
-            "chunk.not-lowered",
-            "a chunk list for `prefill_5` alone is not lowered yet",
-            "prefill(tokens = 5)",
+            "`prefill_3` writes in the graph, and `write append` leaves that to the host",
+            "prefill(tokens = 3, write = graph)",
         ),
     ),
     "an empty chunk": (
         {"chunks": "chunk whole = L0-3 + norm\n  chunk rest = head(hidden)"},
         ("chunk.not-lowered", "chunk `rest` computes nothing, which is not lowered yet", "rest"),
     ),
-    "split": (
-        {"chunks": "chunk whole = L0-3 + norm + head(argmax, split = 2)"},
-        ("part.not-lowered", "a head in slices is not lowered yet", "head(argmax, split = 2)"),
+    "more slices than rows": (
+        {"chunks": "chunk whole = L0-3 + norm + head(argmax, split = 98)"},
+        ("value.range", "98 slices of a vocabulary of 97", "head(argmax, split = 98)"),
+    ),
+    "better than all": (
+        {"chunks": "chunk whole = L0-3 + norm + head(topk = 98)"},
+        ("value.range", "the best 98 of a vocabulary of 97", "head(topk = 98)"),
+    ),
+    "better than all, in a function's own chunks": (
+        {"chunks": OWN.replace("argmax", "topk = 98", 1)},
+        ("value.range", "the best 98 of a vocabulary of 97", "head(topk = 98)"),
     ),
     "palettize": (
         {"body": "quantize { weights: palettize(bits = 4) }"},
@@ -124,15 +90,6 @@ REFUSED = {
             "embed: palettize(bits = 4)",
         ),
     ),
-    # the language keeps no place for these two
-    "tap": (
-        {"body": "tap L1"},
-        ("tap.not-lowered", "`tap` exports no hidden state yet", "tiny"),
-    ),
-    "features": (
-        {"body": "features coreml_llm"},
-        ("features.not-lowered", "features profile `coreml_llm` is not emitted yet", "tiny"),
-    ),
 }
 
 
@@ -152,36 +109,136 @@ def test_what_is_not_lowered_is_refused_where_it_was_asked_for(case, tmp_path):
     assert found[0].help
 
 
-def test_write_slice_outside_a_state_is_refused(tmp_path):
-    from attrs import evolve
-
-    from topoc.dsl.model import Store
-
-    topology, _ = refused(tmp_path, "kv { L1: store state, write slice }")
-    blocks = tuple(evolve(b, kv=evolve(b.kv, store=Store.IO)) for b in topology.blocks)
-    (found,) = refusals(evolve(topology, blocks=blocks))
-    assert found.message == "`write slice` is not lowered yet"
-    assert found.at.at.text == "L1: store state, write slice"
-
-
 def test_layers_of_one_rule_are_refused_together_and_those_of_two_apart(tmp_path):
-    _, found = refused(tmp_path, "kv { all: store state\n L1: store state(other) }")
-    assert [one.at.at.text for one in found] == ["all: store state", "L1: store state(other)"]
+    body = "kv { sliding: row padded(heads = 1)\n L1: row padded(heads = 1) }"
+    _, found = refused(tmp_path, body)
+    told = ["sliding: row padded(heads = 1)", "L1: row padded(heads = 1)"]
+    assert [one.at.at.text for one in found] == told
 
 
 def test_everything_is_refused_at_once(tmp_path):
-    body = f"{SEPARATE}, verify(tokens = 2)\n  tap L1\n  quantize {{ weights: int4 }}"
-    _, found = refused(tmp_path, body)
+    body = f"{GRAPH}\n  kv {{ L1: row padded(heads = 1) }}\n  quantize {{ weights: int4 }}"
+    _, found = refused(tmp_path, body, "chunk whole = L0-3 + norm + head(topk = 98)")
     assert len(found) == 4
 
 
-def test_per_layer_embeddings_and_a_checkpoints_sharing_are_refused():
-    topology, _ = resolved(gemma4_text("quantize { embed: none }"), layers=gemma4)
-    found = {(one.code, one.message): one.at.at.text for one in refusals(topology)}
-    assert found == {
-        ("part.not-lowered", "part `ple` is not lowered yet"): "ple",
-        ("kv.not-lowered", "`share` is not lowered yet"): "t",  # no line of the text asks for it
-    }
+# What `features coreml_llm` has no names for, on the four chunks of Gemma 4 that it was made for:
+# what is added, the headline, and the words that it points at; `x` is the topology itself.
+FOUR = """chunk one = ple + L0-7
+  chunk two = L8-14
+  chunk three = L15-24
+  chunk four = L25-34 + norm + head(argmax)
+"""
+WRITTEN = """  sliding: write shift
+    full: write blend
+    all: row padded
+"""
+RUNTIME = "the runtime of `coreml_llm`"
+INEXPRESSIBLE = {
+    "prefill": (
+        {"body": "functions decode, prefill(tokens = 64)"},
+        "`prefill_64` has no lowering for the features of `coreml_llm`",
+        "prefill(tokens = 64)",
+    ),
+    "a package of its own": (
+        {"body": "functions decode(package = separate)"},
+        "`decode` has no lowering for the features of `coreml_llm`",
+        "decode(package = separate)",
+    ),
+    "tap": ({"body": "tap L1"}, f"{RUNTIME} takes no taps", "x"),
+    "a state": (
+        {"kv": "L3: store state"},
+        f"{RUNTIME} keeps no KV in states",
+        "L3: store state",
+    ),
+    "append": (
+        {"kv": "full: write append"},
+        f"{RUNTIME} appends no rows itself",
+        "full: write append",
+    ),
+    "unlike caches of a kind": (
+        {"kv": "L13: slots context"},
+        f"{RUNTIME} has one cache for all sliding layers of a chunk",
+        "sliding: write shift",
+    ),
+    "two write masks": (
+        {"kv": "sliding: write blend"},
+        f"{RUNTIME} feeds one write mask to all blends",
+        "full: write blend",
+    ),
+    "one mask for both kinds": (
+        {"body": "attention { full: windowed_full(window = 512) }"},
+        f"{RUNTIME} has a mask for each kind of layer, and here they are one",
+        "full: windowed_full(window = 512)",
+    ),
+    "two donors of a kind": (
+        {"kv": "L20: share L12"},
+        f"{RUNTIME} carries the KV of one sliding layer between chunks, not of L13 and L12",
+        "L20: share L12",
+    ),
+    "vectors that the host combines": (
+        {"chunks": FOUR.replace("ple + ", "")},
+        f"{RUNTIME} leaves `ple` to the first chunk",
+        "one",
+    ),
+    "embed": (
+        {"chunks": FOUR.replace("ple", "embed + ple")},
+        f"{RUNTIME} looks tokens up itself",
+        "embed",
+    ),
+    "logits": (
+        {"chunks": FOUR.replace("argmax", "logits")},
+        f"{RUNTIME} reads tokens and no `logits`",
+        "head(logits)",
+    ),
+    "a head alone": (
+        {"chunks": FOUR.replace(" + norm", "\n  chunk five = norm")},
+        f"{RUNTIME} knows no chunk without layers, such as `five`",
+        "five",
+    ),
+    "a chunk that ends in the norm": (
+        {"chunks": FOUR.replace(" + head", "\n  chunk five = head")},
+        f"{RUNTIME} reads the stream between chunks before the norm",
+        "four",
+    ),
+}
+
+
+def for_the_runtime(body="", kv="", chunks=FOUR):
+    """The topology of a text with the runtime's features, which must resolve."""
+    text = gemma4_text(
+        f"features coreml_llm\n  kv {{\n  {WRITTEN}  {kv}\n  }}\n  {body}", name="x", chunks=chunks
+    )
+    topology, findings = resolved(text, layers=gemma4)
+    assert topology is not None, findings
+    assert [one for one in findings if one.severity is Severity.ERROR] == []
+    return topology
+
+
+@pytest.mark.parametrize("case", INEXPRESSIBLE)
+def test_what_the_runtime_has_no_names_for_is_refused_where_it_was_asked_for(case):
+    written, message, text = INEXPRESSIBLE[case]
+    found = list(refusals(for_the_runtime(**written)))
+    assert found[0].code == "features.cannot-express"
+    assert (message, text) in {(one.message, one.at.at.text) for one in found}
+    assert len(found) == (2 if case.startswith("a chunk that") else 1)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {},
+        {"body": "functions decode, verify(tokens = 3), verify(tokens = 1)"},
+        {"body": "attention { full: windowed_full(window = 1024) }", "kv": "full: write shift"},
+        {"body": "attention { full: flash_tiled(tile = 256) }"},
+        {"kv": "sliding: write blend, slots context"},
+        {"chunks": "chunk all = ple + L0-34 + norm + head(argmax, split = 4)"},
+    ],
+)
+def test_what_the_runtime_can_say_is_planned(written):
+    topology = for_the_runtime(**written)
+    assert list(refusals(topology)) == []
+    assert plan(topology, architecture.read(E2B)).packages
 
 
 @pytest.mark.parametrize(
@@ -203,10 +260,41 @@ def test_per_layer_embeddings_and_a_checkpoints_sharing_are_refused():
         ("", "chunk whole = embed + L0-3 + norm + head(topk = 3)"),
         ("", "chunk e = embed\n  chunk l = L0-3\n  chunk n = norm\n  chunk h = head(logits)"),
         ("", "chunk whole = L0 + L1-3 + norm + head(hidden)"),
+        ("", "chunk whole = L0-3 + norm + head(argmax, split = 97)"),
+        ("", OWN),
+        ("", "chunk mine(function = prefill_5) = L0-1\n  " + HALVES),
+        (SEPARATE, HALVES),
+        ("tap L1, L3", HALVES),
+        ("functions decode, verify(tokens = 3)", HALVES),
+        (f"{GRAPH}\n  kv {{ sliding: write shift\n full: write blend }}", WHOLE),
+        (f"{GRAPH}\n  kv {{ all: store state }}", HALVES),
+        ("kv { L2: share L0\n L3: share L1 }", WHOLE),
+        ("kv { L2: share L0\n L3: share L1 }", HALVES),
+        ("kv { all: store state, write shift }", HALVES),
+        ("kv { all: store state(one), write slice }", WHOLE),
+        ("kv { all: store state(one), write blend, slots context, row padded(heads = 4) }", WHOLE),
+        ("attention { full: windowed_full(window = 4) }", WHOLE),
+        ("attention { all: flash_tiled(tile = 4) }", WHOLE),
+        (
+            f"functions decode\n  {RUNS}",
+            WHOLE,
+        ),
     ],
 )
 def test_what_is_lowered_is_not_refused(body, chunks, tmp_path):
     topology, found = refused(tmp_path, body, chunks)
     assert found == []
-    architecture = load_tiny(tmp_path)[1]
-    assert plan(topology, architecture).packages
+    assert plan(topology, load_tiny(tmp_path)[1]).packages
+
+
+def test_a_chunk_that_only_combines_vectors_hands_the_stream_on():
+    """An input is no output: the stream that comes in goes out as a copy."""
+    chunks = "chunk z = ple\n  chunk a = L0-34 + norm + head(argmax)"
+    topology, _ = resolved(gemma4_text(chunks=chunks), layers=gemma4)
+    first, second = plan(topology, architecture.read(E2B)).functions[0].steps
+    assert [(one.sink.name, one.shape) for one in first.outputs] == [
+        ("ple", (1, 8960, 1, 1)),
+        ("z.hidden", (1, 1536, 1, 1)),
+    ]
+    taken = {one.source.name for one in second.inputs if one.source.kind == "value"}
+    assert taken == {"ple", "z.hidden"}

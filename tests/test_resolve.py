@@ -162,7 +162,7 @@ def test_a_base_is_found_beside_the_file_and_at_a_path(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "far.topo").write_text('topology far extends "../near.topo" { }\n')
     topology, findings = load(tmp_path / "sub" / "far.topo", layers=table)
-    assert codes(findings) == ["chunk.too-many-layers"]
+    assert not [one for one in findings if one.severity > Severity.NOTE]
     assert topology.context == 4096
 
 
@@ -362,7 +362,7 @@ def test_an_inherited_budget_says_so(tmp_path):
     path.write_text(
         "topology t extends base {\n chunk a = L0-8\n chunk b = L9-17 + norm + head(argmax)\n}\n"
     )
-    (breach,) = load(path, layers=table)[1]
+    breach = load(path, layers=table)[1][0]
     assert breach.code == "expect.breach"
     assert "inherited" in breach.help
 
@@ -419,7 +419,7 @@ def test_kv_traffic_counts_walls_and_both_ends_of_exports():
 def test_measures_that_take_a_device_are_left_alone():
     topology = sound(gemma3("expect { ms per step <= 1 ms\n ops per chunk <= 1 }"))
     assert measure(topology, "ms per step") is None
-    assert codes(linted(gemma3("expect { ms per step <= 1 ms }"))) == ["chunk.too-many-layers"]
+    assert "expect.breach" not in codes(linted(gemma3("expect { ms per step <= 1 ms }")))
 
 
 # Flattened texts.

@@ -1,12 +1,13 @@
 """`topoc run` and `topoc trace`, with the tiny reader in the place of the interpreter."""
 
 import json
+import re
 
 import attrs
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from tiny_bundle import VOCABULARY, tiny_manifest, write_bundle
+from tiny_bundle import DECODE, VOCABULARY, prefill, tiny_manifest, write_bundle
 from tiny_reader import Reader, truth
 
 from topoc.dsl.diagnostic import TopocError
@@ -40,6 +41,32 @@ def test_run_gives_ids_where_there_is_no_tokenizer(path):
     assert [int(one) for one in found.stdout.split()] == answer([2, 7, 11], 6)
     assert found.stderr.startswith("3 prompt tokens in ")
     assert "6 tokens at " in found.stderr
+
+
+class Chatty(Reader):
+    """Says three tokens over and over, so that drafts are right now and then."""
+
+    letters = 3
+
+
+@pytest.mark.parametrize("sampling", [[], ["--temperature", "0.3", "--seed", "1"]])
+def test_speculation_gives_the_same_text(path, monkeypatch, sampling):
+    monkeypatch.setattr(session, "predictor_of", lambda *_, **__: Chatty())
+    write_bundle(path, tiny_manifest(head="logits"))
+    asked = [path, "--prompt-ids", "2,1", "--max-tokens", 36, *sampling]
+    plain, drafted = ran(run, *asked), ran(run, *asked, "--speculate")
+    assert drafted.exit_code == 0, drafted.output
+    assert drafted.stdout == plain.stdout
+    accepted, total = re.search(r"· (\d+) of (\d+) drafts accepted", drafted.stderr).groups()
+    assert int(not sampling) <= int(accepted) < int(total)
+    assert "draft" not in plain.stderr
+
+
+def test_speculation_needs_a_verify(path):
+    write_bundle(path, tiny_manifest(calls=(DECODE, prefill(4))))
+    found = ran(run, path, "--prompt-ids", "2", "--speculate")
+    assert found.exception.findings[0].code == "run.no-such-function"
+    assert "verify(tokens = 2)" in found.exception.findings[0].help
 
 
 def test_run_stops_at_any_of_the_eos_set(path):
@@ -169,6 +196,17 @@ def test_a_trace_holds_every_feature_of_every_step(path, tmp_path):
         for side, features in (("inputs", step.inputs), ("outputs", step.outputs)):
             shapes = {name: np.load(out / file).shape for name, file in entry[side].items()}
             assert shapes == {one.feature: one.shape for one in features}
+
+
+def test_a_trace_leaves_out_what_packages_keep_themselves(path, tmp_path):
+    write_bundle(path, tiny_manifest("slice", store="state", taps=True))
+    ran(trace, path, "--prompt-ids", "2,7,11,4", "-o", tmp_path / "t", "--max-tokens", 2)
+    index = json.loads((tmp_path / "t/trace.json").read_text())
+    assert index["generated"] == answer(index["prompt"], 2)
+    inputs = {name for entry in index["steps"] for name in entry["inputs"]}
+    assert "near_index" in inputs
+    assert "near_kv" not in inputs
+    assert "tap" in index["steps"][0]["outputs"]
 
 
 def test_a_trace_replays(path, tmp_path):

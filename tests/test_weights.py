@@ -69,6 +69,29 @@ def test_blocks_cover_a_tensor_in_order(bound):
         weights.rows("embed", 90, 98)
 
 
+def test_blocks_of_a_run_cover_its_rows_and_no_others(bound):
+    weights = bound()
+    value = by_role(weights.architecture)["embed"]
+    for first, last in ((0, 97), (0, 10), (5, 36), (96, 97)):
+        blocks = list(weights.blocks("embed", 10 * 64 * 4, run=(first, last)))
+        assert torch.equal(torch.cat(blocks), value[first:last])
+        assert {len(one) for one in blocks[:-1]} <= {10}
+    for wrong in ((90, 98), (-1, 3)):
+        with pytest.raises(IndexError):
+            list(weights.blocks("embed", run=wrong))
+
+
+def test_only_the_rows_of_a_run_are_judged(bound):
+    def change(tensors):
+        tensors["model.embed_tokens.weight"][40, 3] = 1e6
+
+    weights = bound(change)
+    list(weights.blocks("embed", fp16=True, run=(0, 40)))
+    list(weights.blocks("embed", fp16=True, run=(41, 97)))
+    with pytest.raises(TopocError, match="1 value that is beyond fp16"):
+        list(weights.blocks("embed", fp16=True, run=(40, 41)))
+
+
 def test_mixed_types_bind(bound):
     def change(found):
         for number, (name, value) in enumerate(found.items()):

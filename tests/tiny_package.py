@@ -26,18 +26,26 @@ def write_package(path, steps, build):
 
 
 def _describe(description, step):
-    for listed, features in ((description.input, step.inputs), (description.output, step.outputs)):
+    held = [one for one in step.inputs if one.source.kind == "state"]
+    fed = [one for one in step.inputs if one.source.kind != "state"]
+    for listed, features in ((description.input, fed), (description.output, step.outputs)):
         for one in features:
-            array = listed.add(name=one.feature).type.multiArrayType
-            array.dataType = ARRAY[one.dtype]
-            array.shape.extend(one.shape)
+            _array(listed.add(name=one.feature).type.multiArrayType, one)
+    for one in held:
+        _array(description.state.add(name=one.feature).type.stateType.arrayType, one)
+
+
+def _array(array, one):
+    array.dataType = ARRAY[one.dtype]
+    array.shape.extend(one.shape)
 
 
 def _program(function, step):
     function.opset = "CoreML8"
     block = function.block_specializations["CoreML8"]
     for one in step.inputs:
-        function.inputs.append(_typed(one.feature, one.shape, one.dtype))
+        state = one.source.kind == "state"
+        function.inputs.append(_typed(one.feature, one.shape, one.dtype, state=state))
     op = block.operations.add(type="made")
     for one in step.outputs:
         op.outputs.append(_typed(one.feature, one.shape, one.dtype))
@@ -46,9 +54,10 @@ def _program(function, step):
             op.outputs.append(_typed(one.sink.probe, (1,), "fp32"))
 
 
-def _typed(name, shape, dtype):
+def _typed(name, shape, dtype, *, state=False):
     named = mil().NamedValueType(name=name)
-    tensor = named.type.tensorType
+    kind = named.type.stateType.wrappedType if state else named.type
+    tensor = kind.tensorType
     tensor.dataType, tensor.rank = TENSOR[dtype], len(shape)
     for size in shape:
         tensor.dimensions.add().constant.size = size

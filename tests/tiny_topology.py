@@ -60,8 +60,13 @@ class Drawn:
 
     @classmethod
     def of(cls, *programs):
-        """What programs need."""
-        return cls({w.role: w.type.shape for program in programs for w in program.weights})
+        """What programs need; of a tensor that is used in runs of rows, as far as they reach."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for weight in (w for program in programs for w in program.weights):
+            rows, *rest = weight.type.shape
+            rows = max(rows + (weight.first or 0), shapes.get(weight.role, (0,))[0])
+            shapes[weight.role] = (rows, *rest)
+        return cls(shapes)
 
     @property
     def names(self):
@@ -77,15 +82,17 @@ class Drawn:
     def rows(self, role, start, stop):
         return self.whole(role)[start:stop]
 
-    def blocks(self, role, **_):
+    def blocks(self, role, *, run=None, **_):
         """In two blocks, where there are two rows."""
-        values = self.whole(role)
+        values = self.whole(role) if run is None else self.whole(role)[slice(*run)]
         half = (len(values) + 1) // 2
         yield from (block for block in (values[:half], values[half:]) if len(block))
 
     def fetch(self, weight, kind=torch.float32):
         """A weight with its recipe, rounded once."""
-        return ((self.whole(weight.role) + weight.offset) * weight.factor).to(kind).float()
+        first = weight.first or 0
+        rows = self.rows(weight.role, first, first + weight.type.shape[0])
+        return ((rows + weight.offset) * weight.factor).to(kind).float()
 
 
 def write_package(programs, drawn, path, dtype, *, told=lambda _: None):

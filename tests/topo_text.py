@@ -16,6 +16,8 @@ def table(path):
     """The layer table that a model file's name stands for."""
     if "e4b" in path.name:
         return layer_tables.gemma4_e4b(path)
+    if "narrow" in path.name:
+        return layer_tables.narrow(path)
     if "qwen3" in path.name:
         return layer_tables.qwen3(path)
     return layer_tables.gemma4(path) if "gemma4" in path.name else layer_tables.gemma3(path)

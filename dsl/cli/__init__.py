@@ -1,6 +1,8 @@
 """The `topoc` command: a table of commands, each imported only when it is called."""
 
+import atexit
 import gc
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -42,6 +44,7 @@ class _Table(click.Group):
             return None
         if cmd_name in BRIEF:
             gc.disable()
+            _spare_the_last_search()
         return _imported(cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -66,6 +69,12 @@ class _Table(click.Group):
             ctx.exit(view.COULD_NOT_RUN)
         finally:
             gc.enable()
+
+
+@cache
+def _spare_the_last_search() -> None:
+    """The interpreter looks for garbage once more when it ends; let it find nothing to look at."""
+    atexit.register(gc.freeze)
 
 
 def _refused(refusal: OSError) -> Diagnostic:

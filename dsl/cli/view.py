@@ -4,11 +4,14 @@ import os
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
+from typing import TYPE_CHECKING
 
 import click
 
 from topoc.dsl.diagnostic import Diagnostic
-from topoc.dsl.render import Paint, as_github, as_json, as_sarif, as_text, plain
+
+if TYPE_CHECKING:
+    from topoc.dsl.render import Paint
 
 CLEAN, FINDINGS, COULD_NOT_RUN = 0, 1, 2
 
@@ -34,6 +37,8 @@ def progress(text: str) -> None:
 
 def report(findings: Sequence[Diagnostic], style: str) -> None:
     """Findings as the result of a command: `text`, `json`, `sarif` or `github`."""
+    from topoc.dsl.render import as_github, as_json, as_text
+
     if style == "json":
         click.echo(as_json(findings))
     elif style == "sarif":
@@ -47,6 +52,7 @@ def _sarif(findings: Sequence[Diagnostic]) -> str:
     from importlib.metadata import version
 
     from topoc.dsl.lint.lessons import summary
+    from topoc.dsl.render import as_sarif
 
     return as_sarif(findings, version("topoc"), summary)
 
@@ -54,11 +60,15 @@ def _sarif(findings: Sequence[Diagnostic]) -> str:
 def problems(findings: Sequence[Diagnostic]) -> None:
     """Findings that come beside a result, or in its place."""
     if findings:
+        from topoc.dsl.render import as_text
+
         click.echo(as_text(findings, _paint(err=True)), err=True)
 
 
-def _paint(*, err: bool) -> Paint:
+def _paint(*, err: bool) -> "Paint":
     """Colours on a terminal, unless NO_COLOR is set."""
+    from topoc.dsl.render import plain
+
     stream = sys.stderr if err else sys.stdout
     return _coloured if stream.isatty() and not os.environ.get("NO_COLOR") else plain
 

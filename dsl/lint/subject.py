@@ -1,14 +1,32 @@
-"""What rules look at: a resolved topology, and questions that several rules ask of it."""
+"""What rules look at: a resolved topology or a package, and questions that several rules ask."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from attrs import frozen
+from attrs import field, frozen
 
-from topoc.dsl.model import Block, Chunk, Function, Layer, Topology
+from topoc.dsl.model import (
+    Block,
+    Chunk,
+    Function,
+    Head,
+    Layer,
+    Part,
+    Recipe,
+    Store,
+    Target,
+    Topology,
+)
 from topoc.dsl.plain import Plain
 from topoc.dsl.source import Span
+from topoc.dsl.targets.profile import Profile
+from topoc.dsl.targets.profiles import profile
+
+if TYPE_CHECKING:
+    from topoc.dsl.lint.mil import Package
 
 _NEURAL_ENGINE = ("ane", "all")
+_PARTS = ("embed", "ple", "head")  # roles outside layers that are parts of chunks
 
 
 @frozen(eq=False, repr=False)
@@ -24,11 +42,25 @@ class ChunkList(Plain):
         return next(found, None)
 
 
+GivenUp = Callable[[], Iterable[Topology]]
+
+
+def nothing() -> tuple[Topology, ...]:
+    """No topologies that were given up."""
+    return ()
+
+
 @frozen(eq=False, repr=False)
 class Subject(Plain):
-    """A topology under lint."""
+    """A topology under lint, and how to come by those near by that were given up."""
 
     topology: Topology
+    given_up: GivenUp = nothing
+
+    @property
+    def profile(self) -> Profile:
+        """What is known of the chip that the topology is for."""
+        return profile(self.topology.target.chip)
 
     @property
     def owners(self) -> tuple[Block, ...]:
@@ -40,6 +72,11 @@ class Subject(Plain):
         """The blocks that read the cache of another layer, and that layer."""
         found = ((block, block.kv.donor) for block in self.topology.blocks)
         return tuple((block, donor) for block, donor in found if donor is not None)
+
+    def held(self, chunk: Chunk) -> tuple[Block, ...]:
+        """The blocks of a chunk that keep their cache in a state."""
+        kept = (block for block in self.owners if block.index in chunk.layers)
+        return tuple(block for block in kept if block.kv.store is Store.STATE)
 
     def layer(self, index: int) -> Layer:
         """What the checkpoint says of a layer."""
@@ -53,6 +90,33 @@ class Subject(Plain):
         for function in self.topology.functions:
             if function.chunks is not None:
                 yield ChunkList((function,), function.chunks)
+
+    def placed(self) -> Iterator[tuple[Chunk, tuple[Function, ...]]]:
+        """The chunks that may run on the Neural Engine, and the functions that they offer."""
+        for chunk_list in self.lists():
+            for chunk in chunk_list.chunks:
+                if self.on_neural_engine(chunk, chunk_list.functions):
+                    yield chunk, chunk_list.functions
+
+    def heads(self) -> Iterator[tuple[Chunk, Part, Head]]:
+        """The heads of chunks that may run on the Neural Engine."""
+        for chunk, _ in self.placed():
+            for part in chunk.parts:
+                if part.head is not None:
+                    yield chunk, part, part.head
+
+    def recipes(self) -> Iterator[Recipe]:
+        """The recipes of what runs in chunks that may run on the Neural Engine."""
+        chunks = [chunk for chunk, _ in self.placed()]
+        layers = {at for chunk in chunks for at in chunk.layers}
+        for recipe in self.topology.recipes:
+            if recipe.layer is None:
+                part = recipe.role if recipe.role in _PARTS else None
+                runs = any(part is None or chunk.has(part) for chunk in chunks)
+            else:
+                runs = recipe.layer in layers
+            if runs:
+                yield recipe
 
     def on_neural_engine(self, chunk: Chunk, functions: tuple[Function, ...]) -> bool:
         """Whether some function of a chunk may run on the Neural Engine."""
@@ -79,3 +143,26 @@ class Subject(Plain):
             message = "a topology that was read from text has a place"
             raise AssertionError(message)
         return self.topology.span
+
+
+@frozen(eq=False, repr=False)
+class Mil(Plain):
+    """A package under lint, and the target that it is judged for.
+
+    `chunk` is the chunk of ours that it was built from, so that `allow CODE in CHUNK` finds it;
+    None for a package that others made.
+    """
+
+    package: "Package"
+    target: Target = field(factory=Target)
+    chunk: str | None = None
+
+    @property
+    def profile(self) -> Profile:
+        """What is known of the chip that the package is for."""
+        return profile(self.target.chip)
+
+    @property
+    def on_neural_engine(self) -> bool:
+        """Whether the package may run on the Neural Engine."""
+        return self.target.unit in _NEURAL_ENGINE

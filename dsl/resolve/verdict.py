@@ -25,7 +25,8 @@ def verdict(status: ast.Status | None, report: Report) -> Verdict:
         help_ = advice(status.state.text, STATES, "there are")
         report(error("status.unknown", message, status.state.span, help=help_))
     lines: dict[str, str] = {}
-    for entry in status.record.entries if status.record else ():
+    entries = status.record.entries if status.record else ()
+    for entry in entries:
         _line(entry, lines, report)
     if status.state.text in FINAL:
         _check_complete(status, lines, report)
@@ -34,6 +35,7 @@ def verdict(status: ast.Status | None, report: Report) -> Verdict:
         date=status.date,
         lines=tuple((key, lines[key]) for key in LINES if key in lines),
         span=status.span,
+        marks=tuple((entry.key[0], entry.span) for entry in entries),
     )
 
 

@@ -1,27 +1,25 @@
-"""Thresholds of placement rules, as data: what was seen, where and when."""
+"""Thresholds of placement rules: from which value on a finding is how grave, and who saw it."""
 
 from attrs import frozen
 
+from topoc.dsl.diagnostic import Severity
 from topoc.dsl.plain import Plain
 
 
 @frozen(kw_only=True, eq=False, repr=False)
 class Limit(Plain):
-    """From which value on a finding is a note, a warning, an error."""
+    """From which value on a finding is a note, a warning, an error; None where it never is."""
 
-    note: float
-    warning: float
-    error: float
+    note: float | None = None
+    warning: float | None = None
+    error: float | None = None
     source: str
     date: str
 
-
-# Figures of Gemma 4 on an iPhone 17 Pro: chunks of 20 and 21 layers ran, 35 layers did not load.
-# The note stands where older systems were seen to hang.
-LAYERS_PER_CHUNK = Limit(
-    note=15,
-    warning=22,
-    error=35,
-    source="CoreML-LLM docs/CHUNK_CONSOLIDATION_BENCH.md:188-215",
-    date="2026-04-17",
-)
+    def rank(self, value: float) -> Severity | None:
+        """How grave a value is, if at all."""
+        if self.error is not None and value >= self.error:
+            return Severity.ERROR
+        if self.warning is not None and value >= self.warning:
+            return Severity.WARNING
+        return Severity.NOTE if self.note is not None and value >= self.note else None

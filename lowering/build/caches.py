@@ -1,17 +1,21 @@
-"""The KV caches of a chunk: which layers share a tensor, how a call reads and writes it."""
+"""How one call of T tokens reads and writes the caches of one chunk.
 
-from collections import Counter
+A call of one token writes as the kv block says, and its queries see the cache after that. A call
+of several attends over what the cache held and its own rows; then the host stores the rows, or
+the graph where the function says `write = graph`.
+"""
+
 from typing import Literal
 
-from attrs import define, evolve, field, frozen
+from attrs import define, field
 
-from topoc.dsl.model import Chunk, Kv, Topology, Write
-from topoc.dsl.plain import Plain
-from topoc.lowering.architecture import Architecture
+from topoc.dsl.model import Block, Chunk, Function, Topology, Write
+from topoc.lowering.build.handling import COREML_LLM, Handling, handling, kv_value
 from topoc.lowering.build.layer import Keys
+from topoc.lowering.build.layout import Cache, Holds, Layout
 from topoc.lowering.build.scope import Scope
 from topoc.lowering.ir import DType, Value
-from topoc.lowering.manifest import Buffer, Sink, SlotRule, Source
+from topoc.lowering.manifest import Sink, Source
 from topoc.lowering.ops.cache import (
     AppendRows,
     BlendIn,
@@ -19,143 +23,242 @@ from topoc.lowering.ops.cache import (
     PadRow,
     ShiftIn,
     StackRows,
+    StateRow,
+    WriteState,
 )
 
 MASK_FILL = -1.0e4
 """Finite, so that a padding row stays finite in fp16 too."""
 
+HOLDS: tuple[Holds, Holds] = ("k", "v")
 
-@frozen(kw_only=True, eq=False, repr=False)
-class Cache(Plain):
-    """One cache tensor of a chunk, and the layers whose rows it holds, in order."""
-
-    name: str  # sliding, full; a suffix tells further ones of the same kind apart
-    layers: tuple[int, ...]
-    window: int | None
-    kv: Kv
-    heads: int
-    width: int
-
-    @property
-    def rule(self) -> SlotRule:
-        """Where a position stands."""
-        return "shift" if self.kv.write is Write.SHIFT else "modulo"
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """(rows of layers, KV heads, slots, width)."""
-        return len(self.layers), self.heads, self.kv.slots, self.width
-
-    def buffer(self, chunk: str, holds: Literal["k", "v"], dtype: DType) -> Buffer:
-        """How the manifest tells it."""
-        return Buffer(
-            id=f"{chunk}.{holds}_{self.name}",
-            shape=self.shape,
-            dtype=dtype.float_name,
-            holds=holds,
-            layers=self.layers,
-            rule=self.rule,
-            window=self.window,
-        )
-
-
-def caches_of(topology: Topology, architecture: Architecture, chunk: Chunk) -> tuple[Cache, ...]:
-    """The caches of a chunk, one for each kind of layer that stores alike."""
-    widest = max(spec.head_dim for spec in architecture.layers)
-    groups: dict[Cache, list[int]] = {}
-    for index in chunk.layers:
-        block, spec = topology.blocks[index], architecture.layers[index]
-        kv = block.kv
-        alike = Cache(
-            name=spec.kind.value,
-            layers=(),
-            window=block.attention.window,
-            kv=kv,
-            heads=kv.padded_heads or spec.kv_heads,
-            width=widest if kv.padded else spec.head_dim,
-        )
-        groups.setdefault(alike, []).append(index)
-    return _told_apart([evolve(cache, layers=tuple(rows)) for cache, rows in groups.items()])
-
-
-def _told_apart(caches: list[Cache]) -> tuple[Cache, ...]:
-    """Caches of one kind that store unlike each other get numbers."""
-    seen: Counter[str] = Counter()
-    named = []
-    for cache in caches:
-        seen[cache.name] += 1
-        nth = seen[cache.name]
-        named.append(cache if nth == 1 else evolve(cache, name=f"{cache.name}_{nth}"))
-    return tuple(named)
+Pair = tuple[Value, Value]
+"""Keys and values."""
 
 
 @define(eq=False)
-class CacheAccess:
-    """How one call of T tokens reads and writes one cache.
+class Caches:
+    """The caches of one chunk while its program grows."""
 
-    A call of one token writes as the kv block says; a call of several attends over what the
-    cache held and its own rows, and hands the rows to the host.
-    """
+    topology: Topology
+    layout: Layout
+    function: Function
+    chunk: Chunk
+    scope: Scope
+    _rows: dict[int, Pair] = field(factory=dict)  # the call's own, of each owner
+    _seen: dict[int, Pair] = field(factory=dict)  # what queries attend over, of each donor
+    _stored: dict[int, Pair] = field(factory=dict)  # what the host takes, of each owner
+    _states: dict[str, Value] = field(factory=dict)  # as the last write left them
 
-    cache: Cache
-    chunk: str
-    tokens: int
-    _stored: dict[str, list[Value]] = field(factory=lambda: {"k": [], "v": []})
+    def attend(self, block: Block, k: Value, v: Value) -> Keys:
+        """The keys of an owner, given the call's own rows (1, G, T, D)."""
+        cache, at = self.layout.of(block.index)
+        self._rows[block.index] = k, v
+        way = handling(self.topology.features, self.function, cache.members[at])
+        seen = self._in_state(cache, at, way) if cache.is_state else self._in_io(cache, at, way)
+        self._seen[block.index] = seen
+        return Keys(*seen, self._mask(block, way))
 
-    @property
-    def in_graph(self) -> bool:
-        """Whether the graph itself puts the new row into the cache."""
-        return self.tokens == 1 and self.cache.kv.write in {Write.SHIFT, Write.BLEND}
+    def shared(self, block: Block, donor: int) -> Keys:
+        """The keys of a layer that reads another's cache."""
+        cache, at = self.layout.of(donor)
+        way = handling(self.topology.features, self.function, cache.members[at])
+        if donor not in self._seen:
+            self._seen[donor] = self._imported(donor, cache, at, way)
+        return Keys(*self._seen[donor], self._mask(block, way))
 
-    def attend(self, scope: Scope, k: Value, v: Value) -> Keys:
-        """The keys of the next layer of the cache, given the call's own rows of it."""
-        return Keys(self._seen(scope, "k", k), self._seen(scope, "v", v), self._mask(scope))
+    def export(self) -> None:
+        """Hand caches or rows to the host, and what later chunks read to them."""
+        for cache in self.layout.caches:
+            self._hand_over(cache)
+        for donor in self._read_later():
+            self._export(donor)
 
-    def export(self, scope: Scope) -> None:
-        """Hand the whole cache, or the call's rows, to the host."""
-        kind: Literal["buffer", "rows"] = "buffer" if self.in_graph else "rows"
-        ending = "out" if self.in_graph else "rows"
-        for holds, stored in self._stored.items():
-            name = f"{holds}_{self.cache.name}"
-            rows = tuple(self._padded(scope, value) for value in stored)
-            stacked = scope.bind(f"{name}_{ending}", StackRows(rows))
-            scope.output(stacked, Sink(kind=kind, name=f"{self.chunk}.{name}"))
+    def _in_io(self, cache: Cache, at: int, way: Handling) -> Pair:
+        rows, member = self._rows[way.member.layer], cache.members[at]
+        old = self._old(cache, at)
+        written = rows
+        if way.writes or way.sees == "cache":
+            names = ("k_seen", "v_seen") if way.sees == "cache" else ("k_new", "v_new")
+            written = self._each(names, old, rows, way)
+        self._stored[member.layer] = written if way.writes else rows
+        return written if way.sees == "cache" else self._appended(old, rows)
 
-    def _seen(self, scope: Scope, holds: str, rows: Value) -> Value:
-        """The rows that queries see; what is to be stored is kept for `export`."""
-        name = f"{holds}_{self.cache.name}"
-        source = Source(kind="buffer", name=f"{self.chunk}.{name}")
-        feature = scope.input(name, self.cache.shape, source)
-        _, heads, _, width = rows.shape
-        row = len(self._stored[holds])
-        old = scope.bind(f"{holds}_old", CacheRow(feature, row, heads, width))
-        op = self._write(scope, old, rows) if self.in_graph else AppendRows(old, rows)
-        seen = scope.bind(f"{holds}_seen", op)
-        self._stored[holds].append(seen if self.in_graph else rows)
-        return seen
+    def _in_state(self, cache: Cache, at: int, way: Handling) -> Pair:
+        rows, layer = self._rows[way.member.layer], way.member.layer
+        old = None
+        if way.sees == "cache+call":
+            old = self._state_rows(cache, at, "old")
+            appended = self._appended(old, rows)
+        if way.writes:
+            self._write_state(cache, at, way, old)
+        else:
+            self._stored[layer] = rows
+        return appended if way.sees == "cache+call" else self._state_rows(cache, at, "seen")
 
-    def _write(self, scope: Scope, old: Value, rows: Value) -> ShiftIn | BlendIn:
-        if self.cache.kv.write is Write.SHIFT:
+    def _write_state(self, cache: Cache, at: int, way: Handling, old: Pair | None) -> None:
+        """One write for K and V; a shift or a blend writes the whole row anew."""
+        rows = self._rows[way.member.layer]
+        index: tuple[Value, ...] = ()
+        if way.member.kv.write is Write.SLICE:
+            source = Source(kind="index", slots=way.member.kv.slots, rule=way.member.rule)
+            name = f"index_s{way.member.kv.slots}"
+            index = (self.scope.input(name, (1,), source, DType.INT32),)
+        else:
+            old = old or self._state_rows(cache, at, "old")
+            rows = self._each(("k_new", "v_new"), old, rows, way)
+        stacked = self.scope.bind("kv_rows", StackRows(rows))
+        state = self._state(cache)
+        new = self.scope.bind("kv_written", WriteState(state, stacked, 2 * at, index))
+        self._states[cache.buffer_id("k")] = new
+
+    def _each(self, names: tuple[str, str], old: Pair, rows: Pair, way: Handling) -> Pair:
+        """Both cache rows after a shift or a blend."""
+        k, v = (
+            self.scope.bind(name, self._written(was, new, way))
+            for name, was, new in zip(names, old, rows, strict=True)
+        )
+        return k, v
+
+    def _written(self, old: Value, rows: Value, way: Handling) -> ShiftIn | BlendIn:
+        if way.member.kv.write is Write.SHIFT:
             return ShiftIn(old, rows)
-        slots = self.cache.kv.slots
-        source = Source(kind="slot", slots=slots, rule=self.cache.rule)
-        return BlendIn(old, rows, scope.input(f"write_s{slots}", (1, 1, slots, 1), source))
+        slots = way.member.kv.slots
+        source = Source(kind="slot", slots=slots, rule=way.member.rule)
+        slot = self.scope.input(f"write_s{slots}", (1, 1, slots, way.tokens), source)
+        return BlendIn(old, rows, slot)
 
-    def _mask(self, scope: Scope) -> Value:
-        cache, slots = self.cache, self.cache.kv.slots
+    def _appended(self, old: Pair, rows: Pair) -> Pair:
+        k, v = (
+            self.scope.bind(f"{holds}_seen", AppendRows(was, new))
+            for holds, was, new in zip(HOLDS, old, rows, strict=True)
+        )
+        return k, v
+
+    def _old(self, cache: Cache, at: int) -> Pair:
+        """A layer's rows of tensors that the host feeds."""
+        member, whole = cache.members[at], cache.shape(len(cache.members))
+        k, v = (
+            self.scope.bind(
+                f"{holds}_old",
+                CacheRow(
+                    self.scope.input(
+                        f"{holds}_{cache.name}",
+                        whole,
+                        Source(kind="buffer", name=cache.buffer_id(holds)),
+                    ),
+                    at,
+                    member.heads,
+                    member.width,
+                ),
+            )
+            for holds in HOLDS
+        )
+        return k, v
+
+    def _state(self, cache: Cache) -> Value:
+        """The state as the last write left it."""
+        name = cache.buffer_id("k")
+        if name not in self._states:
+            shape = cache.shape(2 * len(cache.members))
+            source = Source(kind="state", name=name)
+            self._states[name] = self.scope.input(cache.name, shape, source)
+        return self._states[name]
+
+    def _state_rows(self, cache: Cache, at: int, when: str) -> Pair:
+        """A layer's rows of a state, read now."""
+        member, state = cache.members[at], self._state(cache)
+        k, v = (
+            self.scope.bind(
+                f"{holds}_{when}",
+                StateRow(state, 2 * at + nth, member.heads, member.kv.slots, member.width),
+            )
+            for nth, holds in enumerate(HOLDS)
+        )
+        return k, v
+
+    def _imported(self, donor: int, cache: Cache, at: int, way: Handling) -> Pair:
+        """What the donor's queries saw."""
+        member = cache.members[at]
+        by_host = _takes_buffer(cache, way)
+        slots = way.tokens if by_host else way.seen_slots
+        k, v = (
+            self.scope.input(
+                f"{holds}_l{donor}",
+                (1, member.heads, slots, member.width),
+                Source(kind="value", name=kv_value(donor, holds)),
+            )
+            for holds in HOLDS
+        )
+        return self._appended(self._old(cache, at), (k, v)) if by_host else (k, v)
+
+    def _read_later(self) -> list[int]:
+        """The owners of this chunk that a later chunk of the function reads."""
+        chunks = self.topology.chunks_of(self.function)
+        later = chunks[chunks.index(self.chunk) + 1 :]
+        readers = (self.topology.blocks[index] for one in later for index in one.layers)
+        donors = {block.kv.donor for block in readers}
+        return [layer for layer in self._rows if layer in donors]
+
+    def _export(self, donor: int) -> None:
+        cache, at = self.layout.of(donor)
+        way = handling(self.topology.features, self.function, cache.members[at])
+        pair = self._rows[donor] if _takes_buffer(cache, way) else self._seen[donor]
+        for holds, value in zip(HOLDS, pair, strict=True):
+            sink = Sink(kind="value", name=kv_value(donor, holds))
+            self.scope.output(value, sink, f"{holds}_l{donor}_out")
+
+    def _hand_over(self, cache: Cache) -> None:
+        """The whole caches, or the call's rows, of the layers that this chunk holds."""
+        mine = [at for at, m in enumerate(cache.members) if m.layer in self._stored]
+        if not mine:
+            return
+        members = [cache.members[at] for at in mine]
+        written = handling(self.topology.features, self.function, members[0]).writes
+        kind: Literal["buffer", "rows"] = "buffer" if written else "rows"
+        ending = "out" if written else "rows"
+        pairs = [self._stored[member.layer] for member in members]
+        stacks: list[tuple[str, Holds, int, list[Value]]]
+        called = self._called(cache)
+        if cache.is_state:
+            stacks = [(called, "k", 2 * mine[0], [one for pair in pairs for one in pair])]
+        else:
+            stacks = [
+                (f"{holds}_{called}", holds, mine[0], [pair[nth] for pair in pairs])
+                for nth, holds in enumerate(HOLDS)
+            ]
+        for name, holds, row, values in stacks:
+            rows = tuple(self._padded(cache, value) for value in values)
+            stacked = self.scope.bind(f"{name}_{ending}", StackRows(rows))
+            self.scope.output(stacked, Sink(kind=kind, name=cache.buffer_id(holds), row=row))
+
+    def _called(self, cache: Cache) -> str:
+        """Its name, with its chunk's where a list that is cut elsewhere meets two of that name."""
+        held = (self.layout.of(layer)[0] for layer in self._stored)
+        alone = {one.chunk for one in held if one.name == cache.name} == {cache.chunk}
+        return cache.name if alone else f"{cache.name}_{cache.chunk}"
+
+    def _mask(self, block: Block, way: Handling) -> Value:
+        """Who sees what of a cache, by the reader's own window."""
+        window, member = block.attention.window, way.member
         source = Source(
             kind="mask",
-            window=cache.window,
-            slots=slots,
-            rule=cache.rule,
-            keys="cache" if self.in_graph else "cache+call",
+            window=window,
+            slots=member.kv.slots,
+            rule=member.rule,
+            keys=way.sees,
             fill=MASK_FILL,
         )
-        name = "mask_full" if cache.window is None else f"mask_w{cache.window}"
-        seen = slots if self.in_graph else slots + self.tokens
-        return scope.input(name, (1, 1, self.tokens, seen), source)
+        name = "mask_full" if window is None else f"mask_w{window}"
+        return self.scope.input(name, (1, 1, way.tokens, way.seen_slots), source)
 
-    def _padded(self, scope: Scope, value: Value) -> Value:
-        if not self.cache.kv.padded:
+    def _padded(self, cache: Cache, value: Value) -> Value:
+        drafts = self.topology.features == COREML_LLM and self.function.role == "verify"
+        if drafts or (value.shape[1], value.shape[3]) == (cache.heads, cache.width):
             return value
-        return scope.bind(f"{value.name}_padded", PadRow(value, self.cache.heads, self.cache.width))
+        return self.scope.bind(f"{value.name}_padded", PadRow(value, cache.heads, cache.width))
+
+
+def _takes_buffer(cache: Cache, way: Handling) -> bool:
+    """Whether a reader in another chunk takes the donor's buffer, and only the new rows travel."""
+    return not way.writes and way.sees == "cache+call" and not cache.is_state

@@ -1,131 +1,155 @@
 """One chunk of one function: its parts, in dataflow order, as a program."""
 
-from functools import partial
+from attrs import define, field
 
-from attrs import frozen
-
-from topoc.dsl.model import Chunk, Function, Head, Part, Topology
-from topoc.dsl.plain import Plain
-from topoc.lowering.architecture import Architecture
-from topoc.lowering.build.caches import CacheAccess, caches_of
-from topoc.lowering.build.layer import DecoderLayer
+from topoc.dsl.model import Block, Chunk, Function, Head, Part, Topology
+from topoc.lowering.architecture import Architecture, PerLayer
+from topoc.lowering.build.caches import Caches
+from topoc.lowering.build.head import answer, logits, normed
+from topoc.lowering.build.layer import DecoderLayer, Keys
+from topoc.lowering.build.layout import Layout
+from topoc.lowering.build.per_layer import combined
 from topoc.lowering.build.scope import Scope
 from topoc.lowering.ir import DType, Program, Value
 from topoc.lowering.manifest import Sink, Source
-from topoc.lowering.ops.elementwise import Scale, Softcap
-from topoc.lowering.ops.head import Argmax, SelectToken, TopK
-from topoc.lowering.ops.linear import Embed, Linear
-from topoc.lowering.ops.norm import RmsNorm
+from topoc.lowering.ops.elementwise import Copy, Scale
+from topoc.lowering.ops.head import SelectToken
+from topoc.lowering.ops.linear import Embed
+
+PER_LAYER = "ple"
+"""The value that carries per-layer vectors from chunk to chunk, and the part that makes it."""
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class ChunkBuilder(Plain):
+@define(kw_only=True, eq=False, repr=False)
+class ChunkBuilder:
     """Builds the program of a chunk in a function's chunk list."""
 
     topology: Topology
     architecture: Architecture
+    layout: Layout
     function: Function
     chunk: Chunk
-    dtype: DType
+    scope: Scope
+    _caches: Caches = field(init=False)
+    _vectors: Value | None = field(default=None, init=False)  # per-layer, once they are there
+
+    def __attrs_post_init__(self) -> None:
+        self._caches = Caches(self.topology, self.layout, self.function, self.chunk, self.scope)
 
     def build(self) -> Program:
         """The program, named like the function."""
-        scope = Scope(self.dtype)
-        caches = self._caches()
-        x: Value | None = None
+        scope, x = self.scope, None
         for part in self.chunk.parts:
             scope.span = part.span
-            x = self._part(scope, part, x, caches)
-        for access in dict.fromkeys(caches.values()):
-            access.export(scope)
+            x = self._part(part, x)
+        self._caches.export()
+        if self.chunk.has(PER_LAYER) and any(chunk.layers for chunk in self._after):
+            scope.output(self._required_vectors(), Sink(kind="value", name=PER_LAYER), "ple_out")
         if x is not None and not self.chunk.has("head"):
-            scope.output(x, Sink(kind="value", name=self.chunk.name), "hidden_out")
+            name = f"{self.chunk.name}.hidden"
+            if {part.kind for part in self.chunk.parts} == {PER_LAYER}:
+                x = scope.bind("passed", Copy(x))  # an input is no output
+            scope.output(x, Sink(kind="value", name=name), "hidden_out")
         return scope.program(self.function.name)
 
-    def _caches(self) -> dict[int, CacheAccess]:
-        """The access of each layer's cache."""
-        return {
-            index: access
-            for cache in caches_of(self.topology, self.architecture, self.chunk)
-            for access in [CacheAccess(cache, self.chunk.name, self.function.tokens)]
-            for index in cache.layers
-        }
+    @property
+    def _before(self) -> tuple[Chunk, ...]:
+        """The chunks that the function runs before this one."""
+        chunks = self.topology.chunks_of(self.function)
+        return chunks[: chunks.index(self.chunk)]
 
-    def _part(
-        self, scope: Scope, part: Part, x: Value | None, caches: dict[int, CacheAccess]
-    ) -> Value:
+    @property
+    def _after(self) -> tuple[Chunk, ...]:
+        """Those that it runs after it."""
+        chunks = self.topology.chunks_of(self.function)
+        return chunks[chunks.index(self.chunk) + 1 :]
+
+    def _part(self, part: Part, x: Value | None) -> Value:
         if part.kind == "embed":
-            return self._embed(scope)
-        x = self._entry(scope) if x is None else x
+            return self._embed()
+        x = self._entry() if x is None else x
+        if part.kind == PER_LAYER:
+            self._vectors = combined(self.scope, self.architecture, x)
+            return x
         if part.kind == "layers":
-            return self._layers(scope, part, x, caches)
+            return self._layers(part, x)
+        x = self._answering_rows(x)
         if part.kind == "norm":
-            return self._norm(scope, self._last_row(scope, x))
-        return self._head(scope, part.head or Head(mode="argmax"), self._last_row(scope, x))
+            return normed(self.scope, self.architecture, x)
+        return self._head(part.head or Head(mode="argmax"), x)
 
-    def _embed(self, scope: Scope) -> Value:
+    def _embed(self) -> Value:
         """Rows as they are stored, so that a tied head shares them, then the multiplier."""
         arch, tokens = self.architecture, self.function.tokens
-        ids = scope.input("tokens", (1, tokens), Source(kind="tokens"), DType.INT32)
-        table = scope.weight("embed", (arch.vocabulary, arch.hidden))
-        rows = scope.bind("embedded", Embed(ids, table))
-        return scope.bind("scaled", Scale(rows, arch.embed_multiplier))
+        ids = self.scope.input("tokens", (1, tokens), Source(kind="tokens"), DType.INT32)
+        table = self.scope.weight("embed", (arch.vocabulary, arch.hidden))
+        rows = self.scope.bind("embedded", Embed(ids, table))
+        return self.scope.bind("scaled", Scale(rows, arch.embed_multiplier))
 
-    def _entry(self, scope: Scope) -> Value:
+    def _entry(self) -> Value:
         """The hidden state that the chunk begins with: the host's, or the chunk's before."""
-        chunks = self.topology.chunks_of(self.function)
-        at = chunks.index(self.chunk)
-        before = chunks[at - 1] if at else None
+        before = self._before[-1] if self._before else None
         shrunk = before is not None and (before.has("norm") or before.has("head"))
-        tokens = 1 if shrunk else self.function.tokens
+        tokens = 1 if shrunk and self.function.role != "verify" else self.function.tokens
         shape = (1, self.architecture.hidden, 1, tokens)
         if before is None:
-            return scope.input("hidden", shape, Source(kind="embedding", name="embed"))
-        return scope.input("hidden", shape, Source(kind="value", name=before.name))
+            return self.scope.input("hidden", shape, Source(kind="embedding", name="embed"))
+        return self.scope.input("hidden", shape, Source(kind="value", name=f"{before.name}.hidden"))
 
-    def _layers(self, scope: Scope, part: Part, x: Value, caches: dict[int, CacheAccess]) -> Value:
+    def _layers(self, part: Part, x: Value) -> Value:
         for index in range(part.first, part.last + 1):
-            scope.layer = index
-            attend = partial(caches[index].attend, scope)
-            x = DecoderLayer(self.architecture, index).lower(scope, x, attend)
-        scope.layer = None
+            self.scope.layer = index
+            x = self._layer(self.topology.blocks[index], x)
+            if index in self.topology.taps:
+                self._tap(index, x)
+        self.scope.layer = None
         return x
 
-    def _last_row(self, scope: Scope, x: Value) -> Value:
-        """The last real row of a call of several tokens."""
+    def _layer(self, block: Block, x: Value) -> Value:
+        layer = DecoderLayer(
+            architecture=self.architecture, index=block.index, tile=block.attention.tile
+        )
+        per_layer = None if self.architecture.per_layer is None else self._required_vectors()
+        if block.kv.donor is not None:
+            keys = self._caches.shared(block, block.kv.donor)
+            return layer.lower(self.scope, x, keys, per_layer)
+
+        def attend(k: Value, v: Value) -> Keys:
+            return self._caches.attend(block, k, v)
+
+        return layer.lower(self.scope, x, attend, per_layer)
+
+    def _required_vectors(self) -> Value:
+        """Per-layer vectors: made here, by a chunk before, or by the host."""
+        if self._vectors is None:
+            per_layer = self.architecture.per_layer
+            assert isinstance(per_layer, PerLayer)  # noqa: S101 — the part is refused without
+            channels = len(self.architecture.layers) * per_layer.width
+            made = any(chunk.has(PER_LAYER) for chunk in self._before)
+            source = Source(kind="value", name=PER_LAYER) if made else Source(kind="per_layer")
+            shape = (1, channels, 1, self.function.tokens)
+            layer, self.scope.layer = self.scope.layer, None
+            self._vectors = self.scope.input("ple", shape, source)
+            self.scope.layer = layer
+        return self._vectors
+
+    def _tap(self, index: int, x: Value) -> None:
+        """The residual stream for the host, beside whatever else becomes of it."""
+        copy = self.scope.bind("tapped", Copy(x))
+        self.scope.output(copy, Sink(kind="tap", layer=index), f"tap_{index}")
+
+    def _answering_rows(self, x: Value) -> Value:
+        """All rows of a verify; of another call of several tokens the last real row."""
         tokens = x.shape[3]
-        if tokens == 1:
+        if tokens == 1 or self.function.role == "verify":
             return x
-        selector = scope.input(f"row_t{tokens}", (1, 1, 1, tokens), Source(kind="last_row"))
-        return scope.bind("last_row", SelectToken(x, selector))
+        selector = self.scope.input(f"row_t{tokens}", (1, 1, 1, tokens), Source(kind="last_row"))
+        return self.scope.bind("last_row", SelectToken(x, selector))
 
-    def _norm(self, scope: Scope, x: Value) -> Value:
-        norms = self.architecture.norms
-        gain = scope.weight("norm", (self.architecture.hidden,), norms.offset)
-        return scope.bind("normed", RmsNorm(x, gain, norms.eps, axis=1))
-
-    def _head(self, scope: Scope, head: Head, x: Value) -> Value:
+    def _head(self, head: Head, x: Value) -> Value:
         if head.mode == "hidden":
-            scope.output(x, Sink(kind="hidden"), "hidden_out")
+            self.scope.output(x, Sink(kind="hidden"), "hidden_out")
             return x
-        arch = self.architecture
-        role = "embed" if arch.tied else "head"
-        logits = Linear(x, scope.weight(role, (arch.vocabulary, arch.hidden)))
-        if arch.final_softcap is None:
-            x = scope.bind("logits", logits)
-        else:
-            raw = scope.bind("raw_logits", logits)
-            x = scope.bind("logits", Softcap(raw, arch.final_softcap))
-        return self._answer(scope, head, x)
-
-    def _answer(self, scope: Scope, head: Head, logits: Value) -> Value:
-        if head.mode == "logits":
-            scope.output(logits, Sink(kind="logits"))
-        elif head.mode == "argmax":
-            token = scope.bind("token", Argmax(logits))
-            scope.output(token, Sink(kind="token", probe=logits.name))
-        else:
-            best, ids = scope.bind_all(("topk_logits", "topk_ids"), TopK(logits, head.k or 1))
-            scope.output(best, Sink(kind="topk_logits"))
-            scope.output(ids, Sink(kind="topk_ids"))
-        return logits
+        x = logits(self.scope, self.architecture, x, head.split)
+        answer(self.scope, head, x)
+        return x

@@ -65,6 +65,11 @@ class Scope:
         """A checkpoint tensor in the element type of the program."""
         return Weight(role, TensorType(self.dtype, shape), offset)
 
+    def rows(self, role: str, shape: tuple[int, ...], first: int, stop: int) -> Weight:
+        """A run of rows of a checkpoint tensor."""
+        type_ = TensorType(self.dtype, (stop - first, *shape[1:]))
+        return Weight(role, type_, first=first)
+
     def program(self, name: str) -> Program:
         """What was collected."""
         new = self._renamed

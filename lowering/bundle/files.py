@@ -24,6 +24,9 @@ def _named(manifest: Manifest) -> Iterator[tuple[str, str]]:
             yield table.scales, f"$.tables[{name!r}].scales"
     for name, rope in manifest.ropes.items():
         yield rope.path, f"$.ropes[{name!r}].path"
+    if manifest.per_layer is not None:
+        yield manifest.per_layer.projection, "$.per_layer.projection"
+        yield manifest.per_layer.gain, "$.per_layer.gain"
     for i, one in enumerate(manifest.tokenizer):
         yield one, f"$.tokenizer[{i}]"
 
@@ -94,16 +97,26 @@ def strangers(bundle: Bundle) -> Iterator[Diagnostic]:
 
 
 def sizes(bundle: Bundle, sound: frozenset[str]) -> Iterator[Diagnostic]:
-    """Host tables have the bytes that their rows and widths ask for."""
-    for name, table in bundle.manifest.tables.items():
-        asked = [(table.path, table.rows * table.width * ITEM_BYTES[table.dtype])]
-        asked += [(table.scales, table.rows * 4)] if table.scales is not None else []
-        for path, size in asked:
-            found = (bundle.path / path).stat().st_size if path in sound else size
-            if found != size:
-                message = f"`{path}` has {found} bytes, and table `{name}` asks for {size}"
-                place = Place(str(bundle.path / path))
-                yield error("bundle.shapes-disagree", message, place, help=REMEDY)
+    """Host tables and weights have the bytes that the manifest asks for."""
+    for path, size, what in _asked(bundle.manifest):
+        found = (bundle.path / path).stat().st_size if path in sound else size
+        if found != size:
+            message = f"`{path}` has {found} bytes, and {what} asks for {size}"
+            place = Place(str(bundle.path / path))
+            yield error("bundle.shapes-disagree", message, place, help=REMEDY)
+
+
+def _asked(manifest: Manifest) -> Iterator[tuple[str, int, str]]:
+    """Raw files, the bytes of each, and who says so."""
+    for name, table in manifest.tables.items():
+        yield table.path, table.rows * table.width * ITEM_BYTES[table.dtype], f"table `{name}`"
+        if table.scales is not None:
+            yield table.scales, table.rows * 4, f"table `{name}`"
+    made = manifest.per_layer
+    if made is not None:
+        item, channels = ITEM_BYTES[made.dtype], made.layers * made.width
+        yield made.projection, channels * manifest.model.hidden * item, "`per_layer`"
+        yield made.gain, made.width * item, "`per_layer`"
 
 
 def ropes(bundle: Bundle, sound: frozenset[str]) -> Iterator[Diagnostic]:

@@ -121,6 +121,10 @@ def _str(value: Any, _: Any) -> str:
     return value if type(value) is str else _want("a text", value)
 
 
+def _bool(value: Any, _: Any) -> bool:
+    return value if type(value) is bool else _want("true or false", value)
+
+
 def _literal(value: Any, kind: Any) -> Any:
     choices = get_args(kind)
     if type(value) is not str or value not in choices:
@@ -164,6 +168,7 @@ def _class(kind: Any, converter: cattrs.Converter) -> Callable[[Any, Any], Any]:
 def _converter() -> cattrs.Converter:
     """The strict converter: no coercion, no default, no unknown key."""
     converter = cattrs.Converter(detailed_validation=True, forbid_extra_keys=True)
+    converter.register_structure_hook(bool, _bool)
     converter.register_structure_hook(int, _int)
     converter.register_structure_hook(float, _float)
     converter.register_structure_hook(str, _str)

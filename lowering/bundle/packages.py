@@ -56,26 +56,31 @@ def _step(step: Step, package: Package, place: Place) -> Iterator[Diagnostic]:
         at = evolve(place, part=f"{place.part}.function")
         yield error("bundle.feature", message, at, help=REMEDY)
         return
-    taken = (*function.inputs, *function.states)
-    yield from _Side("input", taken, step.inputs).against(step.package, place)
-    yield from _Side("output", function.outputs, step.outputs).against(step.package, place)
+    fed = [one for one in step.inputs if one.source.kind != "state"]
+    held = [one for one in step.inputs if one.source.kind == "state"]
+    yield from _Side("input", function.inputs, fed, step.inputs).against(step.package, place)
+    yield from _Side("state", function.states, held, step.inputs).against(step.package, place)
+    outputs = _Side("output", function.outputs, step.outputs, step.outputs)
+    yield from outputs.against(step.package, place)
     yield from _probes(step, function, place)
 
 
 @frozen
 class _Side:
-    """What a function takes or gives, and what the manifest says of it."""
+    """What a function takes, holds or gives, and what the manifest says of it."""
 
     kind: str
     declared: Sequence[Feature]
     listed: Sequence[Input | Output]
+    among: Sequence[Input | Output]  # the manifest's list that holds them
 
     def against(self, package: str, place: Place) -> Iterator[Diagnostic]:
         """Every feature that only one of the two has, or that both have otherwise."""
-        left, part = {one.name: one for one in self.declared}, f"{place.part}.{self.kind}s"
-        for k, one in enumerate(self.listed):
+        left = {one.name: one for one in self.declared}
+        part = f"{place.part}.{'outputs' if self.kind == 'output' else 'inputs'}"
+        for one in self.listed:
             found = left.pop(one.feature, None)
-            at = evolve(place, part=f"{part}[{k}]")
+            at = evolve(place, part=f"{part}[{self.among.index(one)}]")
             if found is None:
                 message = f"`{package}` has no {self.kind} `{one.feature}`"
                 yield error("bundle.feature", message, at, help=REMEDY)

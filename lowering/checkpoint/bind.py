@@ -38,6 +38,9 @@ PACKED = (
     (".weight_scale", "a scaled format"),
     (".weight_scale_inv", "a scaled format"),
 )
+# Families whose GGUF files have been held against the checkpoints that they were made from.
+GGUF_FAMILIES = ("gemma3",)
+
 HEAD_NAME, HEAD_GGUF = "lm_head.weight", "output.weight"
 SHOWN = 4
 
@@ -49,6 +52,7 @@ def bind(reader: Reader, architecture: Architecture) -> Weights:
         roles = {one.role: one.role for one in architecture.tensors}
         return Weights(reader, architecture, roles, dict.fromkeys(roles, 0.0))
     _refuse_packed(reader)
+    _refuse_gguf(reader, architecture)
     binding = _Binding(reader, architecture)
     if isinstance(reader, Gguf):
         binding.findings += contradictions(reader, architecture)
@@ -67,6 +71,15 @@ def _refuse_packed(reader: Reader) -> None:
             way = "use the checkpoint that it was made from, or a GGUF file"
             place = Place(str(reader.path), packed[0])
             raise TopocError(error("checkpoint.quantised", found, place, help=way))
+
+
+def _refuse_gguf(reader: Reader, architecture: Architecture) -> None:
+    """Names alone don't say what a converter did to the values."""
+    if isinstance(reader, Gguf) and architecture.family not in GGUF_FAMILIES:
+        found = f"GGUF files of family `{architecture.family}` are not read: none has been compared"
+        way = "use the safetensors that it was made from"
+        place = Place(str(reader.path), "general.architecture")
+        raise TopocError(error("checkpoint.unknown-format", found, place, help=way))
 
 
 @define
@@ -156,12 +169,17 @@ class _Binding:
         """The binding, with nothing left over."""
         rest = self.entries.keys() - set(self.names.values()) - self.spare
         duplicates = {one.at.at.part for one in self.findings if isinstance(one.at.at, Place)}
-        ignored = tuple(sorted(name for name in rest if self.ignores(name)))
-        self.leave(sorted(rest - set(ignored) - duplicates))
+        towers = {name for name in rest if self.ignores(name)}
+        redundant = rest & self.redundant()
+        self.leave(sorted(rest - towers - redundant - duplicates))
         if self.findings:
             raise TopocError(*self.findings)
-        if ignored:
-            self.notices.append(f"{len(ignored)} tensors of other towers are passed over")
+        if towers:
+            self.notices.append(f"{len(towers)} tensors of other towers are passed over")
+        if redundant:
+            note = f"{len(redundant)} tensors of layers that share keys and values are passed over"
+            self.notices.append(note)
+        ignored = tuple(sorted(towers | redundant))
         gguf = isinstance(self.reader, Gguf)
         return Weights(
             self.reader,
@@ -177,6 +195,10 @@ class _Binding:
         if isinstance(self.reader, Gguf):
             return False
         return name.removeprefix("model.").startswith(IGNORED) or name.endswith(IGNORED_ENDS)
+
+    def redundant(self) -> set[str]:
+        """The names of what the model has no use for, with every prefix."""
+        return {prefix + name for prefix in PREFIXES for name in self.architecture.redundant}
 
     def leave(self, names: list[str]) -> None:
         """Note tensors that nothing would use."""

@@ -14,11 +14,16 @@ from topoc.lowering.checkpoint.reader import Entry
 PREFIX = "random:"
 TILE = 1 << 18  # elements drawn from one stream
 GAIN_SPREAD = 0.1
+SCALAR = ".scalar"  # a layer's factor, which is no gain
 
 
 @frozen
 class Random:
-    """A checkpoint that is nowhere; it has tensors once an architecture has been given."""
+    """A checkpoint that is nowhere; it has tensors once an architecture has been given.
+
+    Gains and the numbers that layers are multiplied by come out near one, so that a stream neither
+    fades nor grows.
+    """
 
     seed: int
     entries: Mapping[str, Entry] = field(factory=dict, repr=False)
@@ -60,5 +65,6 @@ class Random:
         stream = np.random.Generator(np.random.SFC64(int.from_bytes(key, "little")))
         drawn = stream.standard_normal((tall, width), dtype=np.float32)
         if len(self.entries[name].shape) == 1:
-            return drawn * np.float32(GAIN_SPREAD) + np.float32(1 - self.offset)
+            offset = 0.0 if name.endswith(SCALAR) else self.offset
+            return drawn * np.float32(GAIN_SPREAD) + np.float32(1 - offset)
         return drawn * np.float32(width**-0.5)

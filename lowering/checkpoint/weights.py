@@ -21,7 +21,7 @@ class Weights:
     architecture: Architecture = field(repr=False)
     names: Mapping[str, str] = field(repr=False)  # role to stored name
     offsets: Mapping[str, float] = field(repr=False)  # what storage adds to a role's values
-    ignored: tuple[str, ...] = field(default=(), repr=False)  # stored tensors of other towers
+    ignored: tuple[str, ...] = field(default=(), repr=False)  # stored, and no use for them
     notices: tuple[str, ...] = ()
 
     def spec(self, role: str) -> TensorSpec:
@@ -39,15 +39,24 @@ class Weights:
         return values
 
     def blocks(
-        self, role: str, limit_bytes: int = BLOCK, *, fp16: bool = False
+        self,
+        role: str,
+        limit_bytes: int = BLOCK,
+        *,
+        fp16: bool = False,
+        run: tuple[int, int] | None = None,
     ) -> Iterator[torch.Tensor]:
-        """All rows as float32, in blocks; after a value that cannot be used the rest is counted."""
+        """All rows, or a run of them, as float32, in blocks.
+
+        After a value that cannot be used the rest is counted.
+        """
         shape = self.spec(role).shape
+        first, last = run or (0, shape[0])
         tall = max(1, limit_bytes // (4 * (shape[1] if len(shape) > 1 else 1)))
         limit = FP16_OVERFLOW if fp16 else torch.inf
         found: list[tuple[int, int, float]] = []
-        for start in range(0, shape[0], tall):
-            values = self._read(role, start, min(start + tall, shape[0]))
+        for start in range(first, last, tall):
+            values = self._read(role, start, min(start + tall, last))
             if found or not _within(values, limit):
                 found.append(_worst(values))
             else:

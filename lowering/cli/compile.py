@@ -9,16 +9,18 @@ from attrs import evolve, frozen
 
 from topoc.dsl.cli import options, view
 from topoc.dsl.diagnostic import Diagnostic, Place, Severity, TopocError, error
-from topoc.dsl.lint.engine import is_allowable
+from topoc.dsl.lint.engine import Options, is_allowable, lint
+from topoc.dsl.lint.rules import CODES, MIL, TOPOLOGY
 from topoc.dsl.load import load
 from topoc.dsl.model import Topology
 from topoc.lowering.cli.size import size
 
 if TYPE_CHECKING:
     from topoc.lowering.compiler import Request
-    from topoc.lowering.manifest import Allowed, Manifest
+    from topoc.lowering.manifest import Lint, Manifest
 
 VERDICTS = frozenset({"shelved", "rejected", "abandoned"})
+REVIVED = "ledger.revived-verdict"
 
 
 @frozen(kw_only=True)
@@ -75,12 +77,14 @@ def command(file: str, **options: Any) -> None:  # as `Asked` names and types th
     from topoc.lowering.compiler import compile_bundle
 
     asked = Asked(file=file, **options)
-    topology = _narrowed(_checked(asked), asked)
+    topology, found = _checked(asked)
+    topology = _narrowed(topology, asked)
+    found += _check_programs(topology, asked)
     directory = asked.output or Path(topology.name)
-    _tell(compile_bundle(_request(topology, asked), directory, Lines()), directory)
+    _tell(compile_bundle(_request(topology, asked, found), directory, Lines()), directory)
 
 
-def _request(topology: Topology, asked: Asked) -> "Request":
+def _request(topology: Topology, asked: Asked, found: tuple[Diagnostic, ...]) -> "Request":
     from topoc.lowering.architecture import read
     from topoc.lowering.checkpoint.default import find_weights
     from topoc.lowering.checkpoint.open import open_checkpoint
@@ -95,18 +99,17 @@ def _request(topology: Topology, asked: Asked) -> "Request":
         precision=DType(asked.precision),
         only_chunk=asked.chunk,
         jobs=asked.jobs,
-        allowed=_accepted(topology, asked.allow),
+        lint=_linted(topology, asked.allow, found),
         revisit=asked.revisit,
     )
 
 
-def _checked(asked: Asked) -> Topology:
-    """The topology, once nothing that was found in it stops a compile."""
+def _checked(asked: Asked) -> tuple[Topology, tuple[Diagnostic, ...]]:
+    """The topology and what was found in it, once nothing of that stops a compile."""
     topology, findings = load(
         asked.file, name=asked.name, define=dict(asked.define), model=asked.model
     )
-    allow = asked.allow
-    kept = tuple(one for one in findings if not (one.code in allow and is_allowable(one.code)))
+    kept = _kept(findings, asked)
     stopping = [one for one in kept if one.severity is Severity.ERROR]
     if topology is not None and not stopping:
         stopping += _verdict(topology, asked.revisit)
@@ -114,7 +117,27 @@ def _checked(asked: Asked) -> Topology:
         view.problems(stopping or kept)
         raise SystemExit(view.FINDINGS)
     view.problems(kept)
-    return topology
+    return topology, kept
+
+
+def _kept(findings: tuple[Diagnostic, ...], asked: Asked) -> tuple[Diagnostic, ...]:
+    """The findings that the command line does not accept."""
+    accepted = {*asked.allow, *((REVIVED,) if asked.revisit else ())}
+    return tuple(one for one in findings if not (one.code in accepted and is_allowable(one.code)))
+
+
+def _check_programs(topology: Topology, asked: Asked) -> tuple[Diagnostic, ...]:
+    """What rules find in the programs, where it stops nothing; notes are for `lint --mil`."""
+    from topoc.lowering.cli.lint import of_programs
+
+    told = lint(topology)
+    found = of_programs(topology, Options()).findings
+    fresh = tuple(one for one in found if one not in told and one.severity > Severity.NOTE)
+    kept = _kept(fresh, asked)
+    view.problems(kept)
+    if any(one.severity is Severity.ERROR for one in kept):
+        raise SystemExit(view.FINDINGS)
+    return kept
 
 
 def _verdict(topology: Topology, revisit: str | None) -> list[Diagnostic]:
@@ -123,7 +146,7 @@ def _verdict(topology: Topology, revisit: str | None) -> list[Diagnostic]:
     words = f"`{topology.name}` was {topology.status}, and nothing says what is new"
     at = topology.span or Place(topology.name)
     way = 'say it with --revisit "new evidence", which goes into the manifest'
-    return [error("ledger.revived-verdict", words, at, help=way)]
+    return [error(REVIVED, words, at, help=way)]
 
 
 def _narrowed(topology: Topology, asked: Asked) -> Topology:
@@ -146,12 +169,18 @@ def _narrowed(topology: Topology, asked: Asked) -> Topology:
     return evolve(topology, functions=kept)
 
 
-def _accepted(topology: Topology, allow: dict[str, str]) -> "tuple[Allowed, ...]":
-    from topoc.lowering.manifest import Allowed
+def _linted(topology: Topology, allow: dict[str, str], found: tuple[Diagnostic, ...]) -> "Lint":
+    """What the manifest says of the rules: those of texts and of programs all ran."""
+    from topoc.lowering.manifest import Allowed, Lint
 
     written = [Allowed(code=one.code, reason=one.reason) for one in topology.allowances]
     given = [Allowed(code=code, reason=reason) for code, reason in sorted(allow.items())]
-    return (*written, *given)
+    warned = {one.code for one in found if one.severity is Severity.WARNING and one.code in CODES}
+    return Lint(
+        ran=tuple(sorted({*TOPOLOGY, *MIL})),
+        allowed=(*written, *given),
+        warned=tuple(sorted(warned)),
+    )
 
 
 def _tell(manifest: "Manifest", directory: Path) -> None:

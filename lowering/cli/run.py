@@ -14,6 +14,7 @@ from topoc.dsl.diagnostic import TopocError
 if TYPE_CHECKING:
     from topoc.lowering.engine.driver import Engine
     from topoc.lowering.engine.session import EngineName, Prompt, Speech
+    from topoc.lowering.engine.speculation import Speculation
 
 
 def _number(_: click.Context, __: click.Parameter, value: float) -> float:
@@ -34,6 +35,7 @@ def _number(_: click.Context, __: click.Parameter, value: float) -> float:
 )
 @click.option("--top-k", type=click.IntRange(min=1), help="Draw from the K best tokens.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--speculate", is_flag=True, help="Verify drafts from the text so far; same text.")
 @click.option("--chat", is_flag=True, help="Put the prompt into the bundle's chat template.")
 @click.option(
     "--engine",
@@ -51,27 +53,34 @@ def command(
     temperature: float,
     top_k: int | None,
     seed: int,
+    speculate: bool,
     chat: bool,
     engine: "EngineName",
     rounding: bool,
 ) -> None:
     """Generate text with the BUNDLE; the text goes to stdout, timings to stderr."""
     from topoc.lowering.bundle.reader import open_bundle
-    from topoc.lowering.engine.driver import Engine
     from topoc.lowering.engine.sampling import sampler
-    from topoc.lowering.engine.session import Speech, predictor_of, tokenizer_of
+    from topoc.lowering.engine.session import Speech, session_of, tokenizer_of
 
     asked = prompt_of(prompt, prompt_ids, chat=chat)
     opened = open_bundle(bundle)
     choose = sampler(opened.manifest, temperature=temperature, top_k=top_k, seed=seed)
     tokenizer = tokenizer_of(opened)
     tokens = asked.tokens(opened, tokenizer)
-    session = Engine(opened, predictor_of(opened, engine, rounding=rounding))
-    session.check(tokens)
-    clock = Clock(len(tokens))
-    answer = session.generate(tokens, max_tokens, choose, set(opened.manifest.model.eos))
+    session = session_of(opened, engine, rounding=rounding)
+    clock = Clock(len(tokens), _drafts(session) if speculate else None)
+    stop = set(opened.manifest.model.eos)
+    answer = (clock.drafts or session).generate(tokens, max_tokens, choose, stop)
     _speak(clock.timed(answer), Speech.after(tokens, tokenizer), clock)
     _tell_the_end(session)
+
+
+def _drafts(session: "Engine") -> "Speculation":
+    """Drafts for a session; refused where the bundle has no function to verify them."""
+    from topoc.lowering.engine.speculation import Speculation
+
+    return Speculation(session)
 
 
 def _tell_the_end(session: "Engine") -> None:
@@ -131,9 +140,10 @@ def _speak(tokens: Iterator[int], speech: "Speech", clock: "Clock") -> None:
 
 @define
 class Clock:
-    """When tokens came."""
+    """When tokens came, and how many of the drafts were right."""
 
     prompt: int
+    drafts: "Speculation | None" = None
     ending: str = field(default="", init=False)
     _start: float = field(factory=perf_counter, init=False)
     _times: list[float] = field(factory=list, init=False)
@@ -158,4 +168,6 @@ class Clock:
         if len(self._times) > 1:
             rate = (len(self._times) - 1) / (self._times[-1] - self._times[0])
             parts[1] += f" at {rate:.1f} tokens/s"
+        if self.drafts is not None:
+            parts.append(f"{self.drafts.accepted} of {self.drafts.drafted} drafts accepted")
         return " · ".join([*parts, self.ending] if self.ending else parts)

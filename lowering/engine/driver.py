@@ -10,24 +10,23 @@ from attrs import define, field
 
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.lowering.bundle.reader import Bundle
+from topoc.lowering.engine.caches import Caches, Instance
 from topoc.lowering.engine.call import Call, CallResult, Moment
 from topoc.lowering.engine.feeding import Feeder
-from topoc.lowering.engine.positions import Array, store
-from topoc.lowering.engine.schedule import split, with_role
+from topoc.lowering.engine.positions import Array
+from topoc.lowering.engine.schedule import no_verify, sees_all, split, verify_taking
 from topoc.lowering.manifest import Function, Output, Step
 
 
 class Predictor(Protocol):
-    """What computes one step from its features."""
+    """What computes steps; it may serve several sessions, each by an instance of its own."""
 
     @property
     def wide(self) -> bool:
         """Whether it computes in fp32 whatever features declare; caches then stay fp32 too."""
 
-    def predict(
-        self, step: Step, inputs: Mapping[str, Array], probes: Sequence[str]
-    ) -> Mapping[str, Array]:
-        """Every output feature of the step, and every value named by `probes`."""
+    def begin(self) -> Instance:
+        """The packages as a new session has them: every state at zero."""
 
 
 Watch = Callable[[Moment], None]
@@ -43,7 +42,7 @@ class Engine:
     want_logits: bool = field(default=False, kw_only=True)
     watch: Watch | None = field(default=None, kw_only=True)
     position: int = field(default=0, init=False)
-    buffers: dict[str, Array] = field(init=False, repr=False)
+    caches: Caches = field(init=False, repr=False)
     _feeder: Feeder = field(init=False, repr=False)
     _calls: Iterator[int] = field(factory=count, init=False, repr=False)
 
@@ -54,25 +53,23 @@ class Engine:
     def reset(self) -> None:
         """Begin again: every buffer at its initial value, at position 0."""
         self.position = 0
-        self.buffers = {
-            buffer.id: np.full(
-                buffer.shape,
-                buffer.initial,
-                np.float32 if self.predictor.wide or buffer.dtype == "fp32" else np.float16,
-            )
-            for buffer in self.bundle.manifest.buffers
-        }
+        self.caches = Caches(self.bundle, self.predictor.begin(), self.predictor.wide)
 
     def check(self, tokens: Sequence[int]) -> None:
         """Raise TopocError for tokens that can't be consumed here, before anything is computed."""
+        self.caches.check()
         self._feeder.check(tokens, self.position)
 
     def feed(self, tokens: Sequence[int], *, only: str | None = None) -> CallResult:
-        """Consume tokens by the fewest calls, or by the function `only`; the last row's result."""
-        self._feeder.check(tokens, self.position)
+        """Consume tokens as `schedule` splits them, or by the function `only`; the last answer.
+
+        What fails leaves the session after the last call that was committed. If the failing call
+        had begun to change caches where they are, the session can't go on, and says so.
+        """
+        self.check(tokens)
         result: CallResult | None = None
         taken = 0
-        for function, real in split(self.bundle.manifest, len(tokens), only):
+        for function, real in split(self.bundle.manifest, self.position, len(tokens), only):
             call = self._call(function, tokens[taken : taken + real])
             self.accept(call, real)
             result = call.result(real - 1)
@@ -83,8 +80,15 @@ class Engine:
 
     def verify(self, tokens: Sequence[int]) -> Call:
         """Compute a row for each of these tokens and commit none; `accept` takes a prefix."""
-        self._feeder.check(tokens, self.position)
-        function = with_role(self.bundle.manifest, "verify", len(tokens))
+        self.check(tokens)
+        function = verify_taking(self.bundle.manifest, len(tokens))
+        if function is None:
+            raise no_verify(self.bundle.manifest, len(tokens))
+        if not sees_all(function, self.position, len(tokens)):
+            message = f"`{function.name}` loses positions of a window at position {self.position}"
+            place = Place(str(self.bundle.path))
+            remedy = "go on with `decode`, or verify fewer tokens"
+            raise TopocError(error("run.window-lost", message, place, help=remedy))
         return self._call(function, tokens)
 
     def accept(self, call: Call, real: int) -> None:
@@ -95,20 +99,12 @@ class Engine:
                 f" can't be committed at position {self.position}"
             )
             raise TopocError(error("run.stale-call", message, Place(str(self.bundle.path))))
-        if real < call.real and call.written:
+        if real < call.real and self.caches.in_graph(call.function):
             message = f"`{call.function.name}` wrote its caches in the graph and can't keep a part"
             raise TopocError(error("run.written-in-graph", message, Place(str(self.bundle.path))))
-        self.buffers.update(call.written)
-        for buffer in self.bundle.manifest.buffers:
-            if buffer.id in call.rows:
-                self.buffers[buffer.id] = store(
-                    self.buffers[buffer.id],
-                    call.rows[buffer.id],
-                    buffer.rule,
-                    position=self.position,
-                    real=real,
-                )
-        self.position += real
+        with self.caches.changing(call.function):
+            self.caches.commit(call, real)
+            self.position += real
 
     def generate(
         self,
@@ -134,7 +130,7 @@ class Engine:
             waiting = (token,)
 
     def _call(self, function: Function, tokens: Sequence[int]) -> Call:
-        """Run the steps of a function; nothing of the session changes."""
+        """Run the steps of a function; only states that it writes itself change."""
         call = Call(
             number=next(self._calls),
             function=function,
@@ -142,19 +138,29 @@ class Engine:
             tokens=tuple(tokens),
             file=str(self.bundle.path),
         )
-        feed = self._feeder.begin(call, self.buffers)
+        feed = self._feeder.begin(call, self.caches.arrays)
         for index, step in enumerate(function.steps):
-            inputs = {one.feature: feed(one) for one in step.inputs}
+            self.caches.enter(function, step)
+            inputs = {one.feature: feed(one) for one in step.inputs if one.source.kind != "state"}
             probes = self._probes(step)
-            outputs = self.predictor.predict(step, inputs, probes)
-            for one in step.outputs:
-                call.take(one, self._checked(step, one, outputs))
-            for one in step.outputs:
-                if one.sink.probe in probes:
-                    call.probed = np.asarray(outputs[one.sink.probe], np.float32)
+            outputs = self.caches.instance.predict(step, inputs, probes)
+            self._take(call, step, outputs, probes)
             if self.watch is not None:
                 self.watch(Moment(call, index, step, inputs, outputs))
         return call
+
+    def _take(
+        self, call: Call, step: Step, outputs: Mapping[str, Array], probes: Sequence[str]
+    ) -> None:
+        """Put each output where its sink says."""
+        for one in step.outputs:
+            value = self._checked(step, one, outputs)
+            if one.sink.kind == "buffer":
+                self.caches.replace(call, one, value)
+            else:
+                call.take(one, value)
+        for probe in probes:
+            call.probed = np.asarray(outputs[probe], np.float32)
 
     def _probes(self, step: Step) -> tuple[str, ...]:
         """The values inside the package to ask for, where logits are wanted and not given."""

@@ -1,6 +1,6 @@
 """Which position a cache slot holds, what a query sees, and where rows are stored.
 
-`EMPTY` is the position of a key that is not filled.
+`EMPTY` is the position of a key that is not filled, and the slot of a row that is not stored.
 """
 
 from typing import Any
@@ -51,22 +51,21 @@ def visible(keys: Positions, queries: Positions, window: int | None) -> npt.NDAr
     return seen
 
 
-def slot_of(rule: SlotRule, slots: int, position: int) -> int:
-    """The slot that a call of one token at `position` takes."""
-    return slots - 1 if rule == "shift" else position % slots
+def slots_of(rule: SlotRule, slots: int, *, position: int, real: int) -> Positions:
+    """The slot that each of `real` rows takes; EMPTY for one that a later one pushes out."""
+    row = np.arange(real, dtype=np.int64)
+    slot = slots - real + row if rule == "shift" else (position + row) % slots
+    return np.where(row < real - slots, EMPTY, slot)
 
 
-def store(cache: Array, rows: Array, rule: SlotRule, *, position: int, real: int) -> Array:
-    """The cache (…, slots, width) after the first `real` of `rows` (…, T, width) are stored.
+def store(cache: Array, rows: Array, rule: SlotRule, *, position: int, real: int) -> None:
+    """Put the first `real` of `rows` (…, T, width) into the cache (…, slots, width), in place.
 
-    `modulo` writes in place; of more rows than slots the last `slots` are kept.
+    Of more rows than slots the last `slots` are kept.
     """
-    slots = cache.shape[-2]
-    first = max(0, real - slots)
-    kept = rows[..., first:real, :].astype(cache.dtype)
-    if rule == "shift":
-        return np.concatenate([cache[..., real - first :, :], kept], axis=-2)
-    taken = (position + np.arange(first, real, dtype=np.int64)) % slots
-    target = cache if cache.flags.writeable else cache.copy()
-    target[..., taken, :] = kept
-    return target
+    taken = slots_of(rule, cache.shape[-2], position=position, real=real)
+    kept = taken != EMPTY
+    if rule == "shift" and kept.any():
+        count = int(kept.sum())
+        cache[..., :-count, :] = cache[..., count:, :].copy()
+    cache[..., taken[kept], :] = rows[..., :real, :][..., kept, :]

@@ -7,7 +7,7 @@ from attrs import define, frozen
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.lowering.bundle.reader import Bundle
 from topoc.lowering.engine.chat import chat_prompt
-from topoc.lowering.engine.driver import Predictor
+from topoc.lowering.engine.driver import Engine, Predictor
 from topoc.lowering.tokenizer import Stream, Tokenizer, load_tokenizer
 
 EngineName = Literal["interpreter", "coreml"]
@@ -50,6 +50,11 @@ def predictor_of(bundle: Bundle, engine: EngineName, *, rounding: bool) -> Predi
     if engine == "coreml":
         return CoreMLPredictor(bundle)
     return InterpreterPredictor(bundle, rounding)
+
+
+def session_of(bundle: Bundle, engine: EngineName, *, rounding: bool) -> Engine:
+    """A new session."""
+    return Engine(bundle, predictor_of(bundle, engine, rounding=rounding))
 
 
 @define

@@ -5,13 +5,15 @@ from pathlib import Path
 
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.lowering.architecture import Architecture
-from topoc.lowering.families import gemma3
+from topoc.lowering.families import gemma3, gemma4
 
 Family = Callable[[Mapping[str, object], Path], Architecture]
 
 FAMILIES: tuple[tuple[str, Family], ...] = (
     ("gemma3", gemma3.read_nested),  # the text model is its `text_config`
     ("gemma3_text", gemma3.read),
+    ("gemma4", gemma4.read_nested),
+    ("gemma4_text", gemma4.read),
 )
 
 

@@ -50,8 +50,10 @@ class Machine:
         """The outputs, and the internal values that `probes` names, by name.
 
         They come as fp32, int32 or bool tensors of their own, whatever float type is declared.
-        `states` is read and written; a state it lacks starts at zero. `observe` is called with the
-        name, op type and value of each result as it is computed, in order; it must not change them.
+        `states` is read and written: afterwards it holds a new tensor for each state of the
+        function, and what it held before is as it was. A state it lacks starts at zero; one that
+        only other functions of the package have is left alone. `observe` is called with the name,
+        op type and value of each result as it is computed, in order; it must not change them.
         """
         registers = self._registers(inputs, states or {})
         foreign = self._constants | {_memory(one) for one in registers if one is not None}
@@ -67,18 +69,16 @@ class Machine:
         names = dict.fromkeys([*(one.name for one in self.function.outputs), *probes])
         return {name: self._take(name, registers, foreign) for name in names}
 
-    def _registers(
-        self, inputs: Mapping[str, Value], states: Mapping[str, torch.Tensor]
-    ) -> Registers:
+    def _registers(self, inputs: Mapping[str, Value], states: Mapping[str, Value]) -> Registers:
         registers: Registers = list(self._prepared.initial)
+        foreign = self.package.states - {one.name for one in self.function.states}
+        held = {name: state for name, state in states.items() if name not in foreign}
         values = accept(self.function.inputs, inputs, self._place, rounding=self.rounding)
         begun: dict[str, Value] = {
             one.name: torch.zeros(one.shape, dtype=COMPUTED[one.dtype])
             for one in self.function.states
         }
-        values |= accept(
-            self.function.states, begun | dict(states), self._place, rounding=self.rounding
-        )
+        values |= accept(self.function.states, begun | held, self._place, rounding=self.rounding)
         for name, value in values.items():
             registers[self._prepared.slots[name]] = value
         return registers

@@ -22,8 +22,10 @@ class Package:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.model_path = _model_path(path)
-        self._model = _parse(self.model_path)
+        self.model_path = model_path(path)
+        self._model = parse(self.model_path)
+        if not self._model.mlProgram.functions:
+            raise unreadable(Place(str(self.model_path)), "the model is not an ML program")
         self._blobs: dict[str, BlobFile] = {}
         self.decoded: dict[Any, Any] = {}  # keys and tensors are `constants`' business
         self.metadata = dict(self._model.description.metadata.userDefined)
@@ -33,6 +35,7 @@ class Package:
         }
         for function in self.functions.values():
             check_description(self._model.description, function, Place(str(self.model_path)))
+        self.states = {one.name for made in self.functions.values() for one in made.states}
         self.default_function = self._default_function()
 
     def function(self, name: str | None = None) -> Function:
@@ -66,7 +69,7 @@ def _inside(path: Path, package: Path, place: Place) -> Path:
     return path
 
 
-def _model_path(package: Path) -> Path:
+def model_path(package: Path) -> Path:
     """Where the manifest says the model is, after every item it lists was found inside."""
     manifest = package / "Manifest.json"
     place = Place(str(manifest))
@@ -82,8 +85,8 @@ def _model_path(package: Path) -> Path:
     return package / "Data" / root
 
 
-def _parse(path: Path) -> Any:
-    """The model's protobuf, which must hold an ML program; generated classes are untyped."""
+def parse(path: Path) -> Any:
+    """The model's protobuf, of whatever kind of model; generated classes are untyped."""
     place = Place(str(path))
     model = messages().Model()
     try:
@@ -92,6 +95,4 @@ def _parse(path: Path) -> Any:
         raise unreadable(place, f"the model cannot be read ({fault.strerror})") from fault
     except decode_error() as fault:
         raise unreadable(place, "the model is not a Core ML protobuf") from fault
-    if not model.mlProgram.functions:
-        raise unreadable(place, "the model is not an ML program")
     return model

@@ -1,7 +1,7 @@
 """The decoder's own vocabulary: every op that a program may hold."""
 
 from topoc.lowering.ir import Op
-from topoc.lowering.ops.attention import Attention
+from topoc.lowering.ops.attention import Attention, TiledAttention
 from topoc.lowering.ops.cache import (
     AppendRows,
     BlendIn,
@@ -9,18 +9,31 @@ from topoc.lowering.ops.cache import (
     PadRow,
     ShiftIn,
     StackRows,
+    StateRow,
+    WriteState,
 )
-from topoc.lowering.ops.elementwise import Activation, Add, Mul, Scale, Softcap
+from topoc.lowering.ops.elementwise import Activation, Add, Copy, Mul, Scale, ScaleBy, Softcap
+from topoc.lowering.ops.feature import FromTokens, Greatest, Keep, ToTokens, View
 from topoc.lowering.ops.head import Argmax, SelectToken, TopK
-from topoc.lowering.ops.heads import MergeHeads, Rope, SplitHeads, TokenRows
+from topoc.lowering.ops.heads import (
+    Channels,
+    JoinChannels,
+    JoinHeads,
+    MergeHeads,
+    Rope,
+    SplitHeads,
+    TokenRows,
+)
 from topoc.lowering.ops.linear import Embed, Linear
-from topoc.lowering.ops.norm import RmsNorm
+from topoc.lowering.ops.norm import RmsNorm, UnitRmsNorm
 
 ALL_OPS: tuple[type[Op], ...] = (
     # in the order in which a decoder meets them
-    Embed, Scale, RmsNorm, Linear, SplitHeads, Rope, TokenRows,
-    CacheRow, ShiftIn, BlendIn, AppendRows, PadRow, Attention, MergeHeads,
-    Add, Activation, Mul, StackRows, SelectToken, Softcap, Argmax, TopK,
+    Embed, Scale, RmsNorm, Linear, SplitHeads, JoinHeads, UnitRmsNorm, Rope, TokenRows,
+    CacheRow, ShiftIn, BlendIn, AppendRows, PadRow, StateRow, WriteState,
+    Attention, TiledAttention, MergeHeads, Add, Activation, Mul, Channels, ScaleBy,
+    StackRows, Copy, SelectToken, JoinChannels, Softcap, Argmax, TopK,
+    FromTokens, ToTokens, View, Greatest, Keep,
 )  # fmt: skip
 
 __all__ = ["ALL_OPS"]

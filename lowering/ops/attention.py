@@ -24,3 +24,24 @@ class Attention(Op):
     def result_type(self) -> TensorType:
         """The type of `q`."""
         return self.q.type
+
+
+@frozen(eq=False, repr=False)
+class TiledAttention(Op):
+    """The same, walking the keys in static tiles of `tile` with an online softmax.
+
+    The last tile may be shorter. At least one key is visible to each query; a tile of which none
+    is visible changes nothing.
+    """
+
+    mnemonic: ClassVar[str] = "tiled_attention"
+    q: Value
+    k: Value
+    v: Value
+    mask: Value
+    scale: float
+    tile: int
+
+    def result_type(self) -> TensorType:
+        """The type of `q`."""
+        return self.q.type

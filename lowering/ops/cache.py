@@ -23,6 +23,45 @@ class CacheRow(Op):
 
 
 @frozen(eq=False, repr=False)
+class StateRow(Op):
+    """One layer of a state as it stands now: (R, G', S', D') to (1, G, S, D).
+
+    `state` is the program's state or the result of the last write to it.
+    """
+
+    mnemonic: ClassVar[str] = "state_row"
+    state: Value
+    row: int
+    heads: int
+    slots: int
+    width: int
+
+    def result_type(self) -> TensorType:
+        """One row, in the layer's own geometry."""
+        shape = (1, self.heads, self.slots, self.width)
+        return TensorType(self.state.type.dtype, shape)
+
+
+@frozen(eq=False, repr=False)
+class WriteState(Op):
+    """Write `new` (N, G, T, D) into a state (R, G', S', D'), from row `row` and its first head on.
+
+    It takes the slots from `index` (int32, (1,)) on, or from slot 0 where there is none. The
+    result is the state after the write; what was read before it is stale.
+    """
+
+    mnemonic: ClassVar[str] = "write_state"
+    state: Value
+    new: Value
+    row: int
+    index: tuple[Value, ...] = ()
+
+    def result_type(self) -> TensorType:
+        """The type of the state."""
+        return self.state.type
+
+
+@frozen(eq=False, repr=False)
 class PadRow(Op):
     """Zeros after the heads and after the width: (1, G, S, D) to (1, heads, S, width)."""
 
@@ -38,7 +77,10 @@ class PadRow(Op):
 
 @frozen(eq=False, repr=False)
 class ShiftIn(Op):
-    """Drop the oldest slot and put one new row last: (1, G, S, D) and (1, G, 1, D)."""
+    """Drop the oldest slots and put the new rows last: (1, G, S, D) and (1, G, T, D).
+
+    Of more new rows than slots, the last S stay.
+    """
 
     mnemonic: ClassVar[str] = "shift_in"
     cache: Value
@@ -51,7 +93,10 @@ class ShiftIn(Op):
 
 @frozen(eq=False, repr=False)
 class BlendIn(Op):
-    """cache * (1 - slot) + new * slot, with `slot` a one-hot column (1, 1, S, 1)."""
+    """cache * (1 - taken) + slot new: `slot` (1, 1, S, T) has a one-hot column for each new row.
+
+    A column of zeros stores nothing; `taken` is the sum of the columns.
+    """
 
     mnemonic: ClassVar[str] = "blend_in"
     cache: Value

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from attrs import field, frozen
 from attrs.validators import gt
 
-from topoc.lowering.ir import Op, TensorType, Value
+from topoc.lowering.ir import Op, TensorType, Value, Weight
 
 
 @frozen(eq=False, repr=False)
@@ -35,12 +35,37 @@ class Mul(Op):
 
 
 @frozen(eq=False, repr=False)
+class Copy(Op):
+    """The same value under a name of its own, for an output beside another."""
+
+    mnemonic: ClassVar[str] = "copy"
+    x: Value
+
+    def result_type(self) -> TensorType:
+        """The type of `x`."""
+        return self.x.type
+
+
+@frozen(eq=False, repr=False)
 class Scale(Op):
     """`x` times a constant."""
 
     mnemonic: ClassVar[str] = "scale"
     x: Value
     factor: float
+
+    def result_type(self) -> TensorType:
+        """The type of `x`."""
+        return self.x.type
+
+
+@frozen(eq=False, repr=False)
+class ScaleBy(Op):
+    """`x` times a number of the checkpoint, a weight of one element."""
+
+    mnemonic: ClassVar[str] = "scale_by"
+    x: Value
+    factor: Weight
 
     def result_type(self) -> TensorType:
         """The type of `x`."""

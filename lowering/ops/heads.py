@@ -48,6 +48,48 @@ class MergeHeads(Op):
 
 
 @frozen(eq=False, repr=False)
+class JoinHeads(Op):
+    """The inverse of `SplitHeads`: (1, N, D, T) to (1, N * D, 1, T)."""
+
+    mnemonic: ClassVar[str] = "join_heads"
+    x: Value
+
+    def result_type(self) -> TensorType:
+        """Heads and width as channels."""
+        one, heads, width, tokens = self.x.shape
+        return TensorType(self.x.type.dtype, (one, heads * width, 1, tokens))
+
+
+@frozen(eq=False, repr=False)
+class Channels(Op):
+    """A run of channels: (1, C, 1, T) to (1, count, 1, T)."""
+
+    mnemonic: ClassVar[str] = "channels"
+    x: Value
+    first: int
+    count: int
+
+    def result_type(self) -> TensorType:
+        """As many channels as asked for."""
+        one, _, height, tokens = self.x.shape
+        return TensorType(self.x.type.dtype, (one, self.count, height, tokens))
+
+
+@frozen(eq=False, repr=False)
+class JoinChannels(Op):
+    """Channels one after another: (1, C, 1, T) each to (1, sum of C, 1, T)."""
+
+    mnemonic: ClassVar[str] = "join_channels"
+    parts: tuple[Value, ...]
+
+    def result_type(self) -> TensorType:
+        """All channels."""
+        one, _, height, tokens = self.parts[0].shape
+        channels = sum(part.shape[1] for part in self.parts)
+        return TensorType(self.parts[0].type.dtype, (one, channels, height, tokens))
+
+
+@frozen(eq=False, repr=False)
 class Rope(Op):
     """Turn each head by its position, in the half-split layout.
 

@@ -21,3 +21,17 @@ class RmsNorm(Op):
     def result_type(self) -> TensorType:
         """The type of `x`."""
         return self.x.type
+
+
+@frozen(eq=False, repr=False)
+class UnitRmsNorm(Op):
+    """Divide `x` by its root mean square over one axis."""
+
+    mnemonic: ClassVar[str] = "unit_rms_norm"
+    x: Value
+    eps: float = field(validator=ge(0.0))
+    axis: int
+
+    def result_type(self) -> TensorType:
+        """The type of `x`."""
+        return self.x.type

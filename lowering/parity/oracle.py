@@ -1,8 +1,8 @@
 """The reference: Hugging Face transformers in fp32, eager attention, on the same checkpoint."""
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,15 @@ from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.lowering.checkpoint.weights import Weights
 
 Logits = np.ndarray[Any, np.dtype[np.float32]]
+
+Lookup = Callable[[torch.Tensor], torch.Tensor]
+"""Token ids to rows of a table, before its multiplier."""
+
+# The modules that look tokens up, by the name of the host table.
+TABLES = {"embed": "embed_tokens", "ple_table": "embed_tokens_per_layer"}
+
+# The norms whose stored gain is one less than what they multiply by.
+OFFSETS = {"Gemma3RMSNorm": 1.0}
 
 
 @define
@@ -45,7 +54,11 @@ class Oracle:
 
     def logits(self, tokens: Sequence[int]) -> Logits:
         """The logits after each token, (T, V), from one pass without a cache."""
-        found = self.model(torch.tensor([list(tokens)]), use_cache=False).logits
+        # All rows by their numbers: asked for as 0, Gemma 4 of transformers 5.24 cuts per-layer
+        # inputs to that many rows, and fails where the model has none.
+        rows = torch.arange(len(tokens))
+        ids = torch.tensor([list(tokens)])
+        found = self.model(ids, use_cache=False, logits_to_keep=rows).logits
         values: Logits = found[0].float().numpy()
         return values
 
@@ -57,32 +70,26 @@ class Oracle:
         return told[len(tokens) :]
 
     @contextmanager
-    def embedding(self, rows: torch.Tensor) -> Iterator[None]:
-        """With other rows behind the embedding, (V, H), before its multiplier; the head stays."""
-        module = self.model.get_input_embeddings()
-        multiplier = float(getattr(module, "embed_scale", 1.0))
-
-        def looked_up(_: object, inputs: Any, __: object) -> torch.Tensor:
-            return rows[inputs[0]].float() * multiplier
-
-        hook = module.register_forward_hook(looked_up)
-        try:
+    def tables(self, rows: Mapping[str, Lookup]) -> Iterator[None]:
+        """With other rows behind `embed` or `ple_table`; a head that is tied to one stays."""
+        with ExitStack() as hooks:
+            for name, lookup in rows.items():
+                hook = self._module(TABLES[name]).register_forward_hook(_looking_up(lookup))
+                hooks.callback(hook.remove)
             yield
-        finally:
-            hook.remove()
 
     @contextmanager
     def rounded(self) -> Iterator[None]:
-        """With weights, gains, embeddings and angles rounded to fp16, as a package holds them."""
+        """With weights, gains, table rows and angles rounded to fp16, as a package holds them."""
         kept = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
         hooks = [
             module.register_forward_hook(_round_output)
             for name, module in self.model.named_modules()
-            if name.endswith(("rotary_emb", "embed_tokens"))
+            if name.endswith(("rotary_emb", *TABLES.values()))
         ]
-        for name, parameter in self.model.named_parameters():
-            offset = float(self._offset(name))
-            parameter.copy_((parameter + offset).half().float() - offset)
+        for name, tensor in self.model.state_dict().items():
+            offset = self._offset(name)
+            tensor.copy_((tensor + offset).half().float() - offset)
         try:
             yield
         finally:
@@ -90,10 +97,24 @@ class Oracle:
             for hook in hooks:
                 hook.remove()
 
-    def _offset(self, name: str) -> int:
-        """One for gains that are stored without it."""
-        norm = self.model.get_submodule(name.rpartition(".")[0])
-        return int(type(norm).__name__.startswith("Gemma3RMSNorm"))
+    def _module(self, ending: str) -> Any:
+        """The one module of this name, wherever the model keeps it."""
+        named = self.model.named_modules()
+        (found,) = (one for name, one in named if name.rpartition(".")[2] == ending)
+        return found
+
+    def _offset(self, name: str) -> float:
+        """What is added to a stored tensor where it is used."""
+        module = self.model.get_submodule(name.rpartition(".")[0])
+        return OFFSETS.get(type(module).__name__, 0.0)
+
+
+def _looking_up(lookup: Lookup) -> Any:  # a hook of torch
+    def looked_up(module: Any, inputs: Any, _: object) -> torch.Tensor:
+        multiplier = float(getattr(module, "embed_scale", 1.0))
+        return lookup(inputs[0]).float() * multiplier
+
+    return looked_up
 
 
 def _round_output(_: object, __: object, output: Any) -> Any:

@@ -1,6 +1,6 @@
 """A bundle against its checkpoint, or against another bundle, gate by gate."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from attrs import frozen
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.lowering.bundle.reader import Bundle
 from topoc.lowering.engine.predict import InterpreterPredictor
-from topoc.lowering.manifest import Manifest
+from topoc.lowering.manifest import Manifest, Table
 from topoc.lowering.parity.gates import (
     Difference,
     Gate,
@@ -17,7 +17,7 @@ from topoc.lowering.parity.gates import (
     teacher_forced,
     telling_positions,
 )
-from topoc.lowering.parity.oracle import Oracle
+from topoc.lowering.parity.oracle import Lookup, Oracle
 
 STEP = 7919  # a prime: ids that wander all over the vocabulary
 
@@ -37,8 +37,9 @@ class Verdict:
 
 
 def telling_tokens(manifest: Manifest, count: int) -> list[int]:
-    """BOS, token 0, the last row of the vocabulary, then ids from all over it."""
-    vocabulary = manifest.model.vocabulary
+    """BOS, token 0, the last that all tables have a row of, then ids from all over them."""
+    rows = (table.rows for table in manifest.tables.values())
+    vocabulary = min((manifest.model.vocabulary, *rows))
     first = [*manifest.model.bos[:1], 0, vocabulary - 1]
     wander = [(1 + index * STEP) % vocabulary for index in range(count)]
     return (first + wander)[:count]
@@ -46,29 +47,47 @@ def telling_tokens(manifest: Manifest, count: int) -> list[int]:
 
 def default_positions(manifest: Manifest) -> tuple[int, ...]:
     """Around every window and twice it, as far as the context goes."""
-    windows = {buffer.window for buffer in manifest.buffers if buffer.window is not None}
+    rows = (row for buffer in manifest.buffers for row in buffer.rows)
+    windows = {row.window for row in rows if row.window is not None}
     last = min(manifest.model.context - 1, 2 * max(windows, default=8) + 2)
     return telling_positions(sorted(windows), last)
 
 
 def prove(bundle: Bundle, oracle: Oracle, positions: Sequence[int]) -> Iterator[Verdict]:
     """Every gate that the bundle's precision has, over teacher-forced logits."""
-    table = _coded_table(bundle)
-    if table is None:
-        yield from _prove(bundle, oracle, positions, "")
-        return
-    with oracle.embedding(table):
-        yield from _prove(bundle, oracle, positions, ", the int8 embedding as shipped")
+    coded = _coded_tables(bundle)
+    with oracle.tables(coded):
+        yield from _prove(bundle, oracle, positions, _shipped(coded))
 
 
-def _coded_table(bundle: Bundle) -> torch.Tensor | None:
-    """The rows of a table that lost something to int8; None where the host table is whole."""
-    table = bundle.manifest.tables.get("embed")
-    if table is None or table.scales is None:
-        return None
-    codes = np.fromfile(bundle.path / table.path, np.int8).reshape(table.rows, table.width)
-    scales = np.fromfile(bundle.path / table.scales, "<f4")[:, None]
-    return torch.from_numpy(codes * scales)
+WORDS = {"embed": "the int8 embedding", "ple_table": "the int8 per-layer rows"}
+
+
+def _shipped(coded: Iterable[str]) -> str:
+    """What the reference takes from the bundle, in words."""
+    parts = [WORDS[name] for name in coded]
+    return f", {' and '.join(parts)} as shipped" if parts else ""
+
+
+def _coded_tables(bundle: Bundle) -> dict[str, Lookup]:
+    """The tables that lost something to int8; they stay on disk, mapped."""
+    found = ((name, bundle.manifest.tables.get(name)) for name in WORDS)
+    return {
+        name: _decoder(bundle, table)
+        for name, table in found
+        if table is not None and table.scales is not None
+    }
+
+
+def _decoder(bundle: Bundle, table: Table) -> Lookup:
+    codes = np.memmap(bundle.path / table.path, np.int8, "r", shape=(table.rows, table.width))
+    scales = np.memmap(bundle.path / str(table.scales), "<f4", "r", shape=(table.rows, 1))
+
+    def rows(ids: torch.Tensor) -> torch.Tensor:
+        places = ids.numpy()
+        return torch.from_numpy(codes[places] * scales[places])
+
+    return rows
 
 
 def _prove(

@@ -1,12 +1,13 @@
 """Fold the attention scale into the query norm."""
 
 from collections import Counter
+from itertools import chain
 from typing import ClassVar
 
 from attrs import evolve, frozen
 
 from topoc.lowering.ir import Binding, Program, Value
-from topoc.lowering.ops.attention import Attention
+from topoc.lowering.ops.attention import Attention, TiledAttention
 from topoc.lowering.ops.heads import Rope, TokenRows
 from topoc.lowering.ops.norm import RmsNorm
 from topoc.lowering.passes.rewrite import Pass
@@ -30,10 +31,10 @@ class FoldQueryScale(Pass):
     def run(self, program: Program) -> Program:
         """Fold wherever the query is a turned norm that nothing else reads."""
         producers = {value: b for b in program.bindings for value in b.results}
-        reads = Counter(value for b in program.bindings for value in b.op.operands)
+        reads = Counter(chain.from_iterable(b.op.operands for b in program.bindings))
         changed: dict[Value, Binding] = {}
         for binding in program.bindings:
-            if not isinstance(binding.op, Attention) or binding.op.scale == 1.0:
+            if not isinstance(binding.op, (Attention, TiledAttention)) or binding.op.scale == 1.0:
                 continue
             norm = _norm_behind(binding.op.q, producers, reads)
             if norm is None or not isinstance(norm.op, RmsNorm):

@@ -8,6 +8,7 @@ from topoc.lowering.ir import Binding, Program, Value
 from topoc.lowering.ops.linear import Linear
 from topoc.lowering.ops.norm import RmsNorm
 from topoc.lowering.passes.rewrite import Pass
+from topoc.lowering.rescale import BRANCHES
 
 
 @frozen(eq=False, repr=False)
@@ -19,15 +20,15 @@ class LiftBranches(Pass):
 
     An epsilon of 1e-6 is subnormal in fp16 and off by 1.3 %, or zero where subnormals are flushed;
     a branch whose mean square is below it (1e-8 in Gemma 3 270M, at BOS) shows that in the logits.
-    `factors` has a pair a layer: of the attention branch and of the MLP.
+    `factors` has an entry a layer: a factor for each branch, in the order of `BRANCHES`.
     """
 
     name: ClassVar[str] = "lift-branches"
-    factors: tuple[tuple[float, float], ...] = ()
+    factors: tuple[tuple[float, ...], ...] = ()
 
     def run(self, program: Program) -> Program:
         """Lift each branch whose factor isn't one."""
-        if all(factor == 1.0 for pair in self.factors for factor in pair):
+        if all(factor == 1.0 for layer in self.factors for factor in layer):
             return program
         producers = {value: b for b in program.bindings for value in b.results}
         changed: dict[Value, Binding] = {}
@@ -51,6 +52,5 @@ class LiftBranches(Pass):
             return 1.0
         if not isinstance(branch.op, Linear):
             return 1.0
-        attention, mlp = self.factors[branch.layer]
         role = branch.op.weight.role.rpartition(".")[2]
-        return {"o": attention, "down": mlp}.get(role, 1.0)
+        return dict(zip(BRANCHES, self.factors[branch.layer], strict=False)).get(role, 1.0)

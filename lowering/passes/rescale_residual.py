@@ -4,8 +4,8 @@ from typing import ClassVar
 
 from attrs import define, evolve, field, frozen
 
-from topoc.lowering.ir import Binding, Input, Output, Program, Value
-from topoc.lowering.ops.elementwise import Add, Scale
+from topoc.lowering.ir import Binding, Input, Op, Output, Program, Value
+from topoc.lowering.ops.elementwise import Add, Copy, Scale, ScaleBy
 from topoc.lowering.ops.head import SelectToken
 from topoc.lowering.ops.linear import Embed, Linear
 from topoc.lowering.ops.norm import RmsNorm
@@ -21,7 +21,8 @@ class RescaleResidual(Pass):
         %y = add(%x, %b)                  -->   %b = rms_norm(%branch, @post * s7)
                                                 %y = add(%s, %b)
 
-    A norm takes out the scale of what it reads, so only its epsilon changes; what is added gets
+    A norm takes out the scale of what it reads, so only its epsilon changes; a projection that
+    reads the stream without a norm takes it out through its weights. What is added gets
     the scale through the gain of its last norm, or else through its projection. `scales` has one
     entry a layer and one for the final norm; where two neighbours differ, one multiplication
     switches. Powers of two are exact, so fp32 programs compute what they did before.
@@ -60,7 +61,7 @@ class _Rescaling:
         reader = next((b for b in self.program.bindings if one.value in b.op.operands), None)
         if one.source.kind not in {"embedding", "value"} or reader is None:
             return one
-        if isinstance(reader.op, Linear):  # it was normalised in the chunk before
+        if not _reads_stream(reader.op, one.value):
             return one
         layer = next((b.layer for b in self.program.bindings if b.layer is not None), None)
         before = len(self.scales) - 2 if layer is None else max(layer - 1, 0)
@@ -79,7 +80,7 @@ class _Rescaling:
             self.at[binding.result] = self.scales[0]
         elif not any(value in self.at for value in op.operands):
             self._keep(binding)
-        elif isinstance(op, SelectToken):
+        elif isinstance(op, (SelectToken, Copy)):
             self._keep(binding)
             self.at[binding.result] = self.at[op.x]
         else:
@@ -87,13 +88,18 @@ class _Rescaling:
 
     def _rescale(self, binding: Binding) -> None:
         """A norm or a sum that reads the stream."""
-        scale = self.scales[-1 if binding.layer is None else binding.layer]
+        scale = self._scale_of(binding)
         for value in binding.op.operands:
             if value in self.at and self.at[value] != scale:
                 self._switch(binding, value, scale)
         op = binding.op.with_operands(self.switched)
         if isinstance(op, RmsNorm):
             self._keep(evolve(binding, op=evolve(op, eps=op.eps * scale**2)))
+        elif isinstance(op, Linear):
+            self._keep(evolve(binding, op=evolve(op, weight=op.weight.scaled(1 / scale))))
+        elif isinstance(op, ScaleBy):
+            self._keep(evolve(binding, op=op))
+            self.at[binding.result] = scale
         elif isinstance(op, Add):
             self._scale_branch(op.y, scale)
             self._keep(evolve(binding, op=op))
@@ -101,6 +107,14 @@ class _Rescaling:
         else:
             message = f"{op.mnemonic} reads the residual stream; no rescale is known for it"
             raise NotImplementedError(message)
+
+    def _scale_of(self, reader: Binding) -> float:
+        """A layer's scale; before the first layer the stream has what it came with."""
+        if reader.layer is not None:
+            return self.scales[reader.layer]
+        if isinstance(reader.op, Linear):
+            return self.at[reader.op.x]
+        return self.scales[-1]
 
     def _switch(self, reader: Binding, value: Value, scale: float) -> None:
         """Bring a value of the stream to another scale, once for all of its later readers."""
@@ -130,3 +144,12 @@ class _Rescaling:
 
     def _keep(self, binding: Binding) -> None:
         self.done.update(dict.fromkeys(binding.results, binding))
+
+
+def _reads_stream(reader: Op, value: Value) -> bool:
+    """Whether an op reads a value as the residual stream: unnormalised, whatever its scale."""
+    if isinstance(reader, Linear):  # a head reads what was normalised in the chunk before
+        return reader.weight.role not in {"embed", "head"}
+    if isinstance(reader, Add):
+        return reader.x == value
+    return isinstance(reader, (RmsNorm, SelectToken, Copy))

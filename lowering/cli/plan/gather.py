@@ -6,6 +6,7 @@ from typing import Literal, cast
 from topoc.dsl.measure import Measured, measure
 from topoc.dsl.model import Budget
 from topoc.lowering import manifest
+from topoc.lowering.build.handling import is_kv_value
 from topoc.lowering.cli.plan import report
 from topoc.lowering.ir import DType, TensorType
 from topoc.lowering.ops.norm import RmsNorm
@@ -98,13 +99,17 @@ def _bytes(dtype: str, shape: tuple[int, ...]) -> int:
 
 
 def kv_bytes(step: manifest.Step) -> tuple[int, int]:
-    """The bytes of caches that a step reads and hands back."""
-    into = [one for one in step.inputs if one.source.kind == "buffer"]
-    out = [one for one in step.outputs if one.sink.kind in {"buffer", "rows"}]
+    """The bytes of caches that a step reads and hands on, to the host or to a later step."""
+    into = [one for one in step.inputs if one.source.kind == "buffer" or _is_kv(one.source)]
+    out = [one for one in step.outputs if one.sink.kind in {"buffer", "rows"} or _is_kv(one.sink)]
     return (
         sum(_bytes(one.dtype, one.shape) for one in into),
         sum(_bytes(one.dtype, one.shape) for one in out),
     )
+
+
+def _is_kv(port: manifest.Source | manifest.Sink) -> bool:
+    return port.kind == "value" and port.name is not None and is_kv_value(port.name)
 
 
 def _call(function: manifest.Function) -> report.Call:
@@ -123,14 +128,31 @@ def _cache(buffer: manifest.Buffer) -> report.Cache:
         shape=list(buffer.shape),
         dtype=buffer.dtype,
         bytes=_bytes(buffer.dtype, buffer.shape),
-        layers=list(buffer.layers),
-        window=buffer.window,
+        store=buffer.store,
+        rows=[_row(one) for one in buffer.rows],
+    )
+
+
+def _row(one: manifest.Row) -> report.Row:
+    return report.Row(
+        layer=one.layer,
+        holds=one.holds,
+        heads=one.heads,
+        slots=one.slots,
+        width=one.width,
+        rule=one.rule,
+        window=one.window,
     )
 
 
 def _tables(plan: Plan) -> list[report.Table]:
-    """Embedding rows and rotary angles, as the compiler writes them."""
-    found = [_embedding(plan)] if plan.host_embeds else []
+    """Rows of tokens, what combines them, and rotary angles, as the compiler writes them."""
+    found = [_token_table(plan, name) for name in plan.host_tables]
+    for weight in plan.combining:
+        of, dtype = weight.type, weight.type.dtype.float_name
+        found.append(
+            report.Table(name=weight.role, shape=list(of.shape), dtype=dtype, bytes=of.bytes)
+        )
     for name in plan.rope_names:
         shape = [2, plan.topology.context, plan.architecture.rope(name).width]
         size = _NPY_HEADER + prod(shape) * plan.dtype.bytes
@@ -139,14 +161,14 @@ def _tables(plan: Plan) -> list[report.Table]:
     return found
 
 
-def _embedding(plan: Plan) -> report.Table:
+def _token_table(plan: Plan, name: str) -> report.Table:
     """A byte a value and a scale a row where the topology compresses it."""
-    rows, width = plan.architecture.vocabulary, plan.architecture.hidden
+    rows, width = plan.table_shape(name)
     kind: Literal["fp16", "fp32", "int8"] = plan.dtype.float_name
     size = rows * width * plan.dtype.bytes
-    if plan.topology.recipe("embed") and plan.dtype is not DType.FP32:
+    if plan.topology.recipe(name) and plan.dtype is not DType.FP32:
         kind, size = "int8", rows * (width + _SCALE)
-    return report.Table(name="embed", shape=[rows, width], dtype=kind, bytes=size)
+    return report.Table(name=name, shape=[rows, width], dtype=kind, bytes=size)
 
 
 def _budget(plan: Plan, budget: Budget, chunks: list[report.Chunk]) -> report.Budget:

@@ -49,15 +49,27 @@ class Call(TypedDict):
     kv_bytes_out: int
 
 
+class Row(TypedDict):
+    """The keys or the values of one layer in a cache, in the layer's own geometry."""
+
+    layer: int
+    holds: Literal["k", "v"]
+    heads: int
+    slots: int
+    width: int
+    rule: Literal["modulo", "shift"]
+    window: int | None
+
+
 class Cache(TypedDict):
-    """A KV cache that the host keeps: rows of layers, KV heads, slots, width."""
+    """A KV cache, (rows, KV heads, slots, width), that the host keeps or the package's state."""
 
     id: str
     shape: list[int]
     dtype: Literal["fp16", "fp32"]
     bytes: int
-    layers: list[int]
-    window: int | None
+    store: Literal["io", "state"]
+    rows: list[Row]
 
 
 class Table(TypedDict):

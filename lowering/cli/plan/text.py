@@ -19,7 +19,7 @@ def as_text(told: report.Report) -> str:
     for chunk in told["chunks"]:
         lines += ["", *_chunk(chunk)]
     lines += ["", "calls", *_calls(told["calls"])]
-    lines += ["", "caches of the host", *_table(map(_cache, told["caches"]))]
+    lines += ["", "caches", *_table(map(_cache, told["caches"]))]
     lines += ["", "tables of the host", *_table(map(_host_table, told["tables"]))]
     if told["budgets"]:
         lines += ["", "budgets", *map(_budget, told["budgets"])]
@@ -65,7 +65,8 @@ def _calls(calls: list[report.Call]) -> Iterator[str]:
 
 
 def _cache(one: report.Cache) -> tuple[str, str, str, int]:
-    return one["id"], _shape(one["shape"]), one["dtype"], one["bytes"]
+    name = f"{one['id']} (state)" if one["store"] == "state" else one["id"]
+    return name, _shape(one["shape"]), one["dtype"], one["bytes"]
 
 
 def _host_table(one: report.Table) -> tuple[str, str, str, int]:

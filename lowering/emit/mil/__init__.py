@@ -4,6 +4,7 @@ from topoc.lowering.emit.mil import (  # noqa: F401  # importing registers the e
     attention,
     cache,
     elementwise,
+    feature,
     head,
     heads,
     linear,

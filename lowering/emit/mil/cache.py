@@ -1,10 +1,12 @@
-"""Emitters of KV caches: slices and concatenations, never scatters."""
+"""Emitters of KV caches: slices, updates of slices and concatenations, never scatters."""
 
 from typing import Any
 
 import numpy as np
 
-from topoc.lowering.emit.mil.environment import NUMPY, Environment, emits
+from topoc.lowering.emit.mil.environment import NUMPY, STATE, Environment, emits
+from topoc.lowering.emit.mil.toolkit import toolkit
+from topoc.lowering.ir import Value
 from topoc.lowering.ops.cache import (
     AppendRows,
     BlendIn,
@@ -12,6 +14,8 @@ from topoc.lowering.ops.cache import (
     PadRow,
     ShiftIn,
     StackRows,
+    StateRow,
+    WriteState,
 )
 
 
@@ -20,6 +24,58 @@ def cache_row(op: CacheRow, env: Environment) -> Any:
     """A slice, also where it is the whole cache: an output may not be an input."""
     size = op.result_type().shape
     return env.op("slice_by_size", x=env[op.cache], begin=(op.row, 0, 0, 0), size=size)
+
+
+@emits(StateRow)
+def state_row(op: StateRow, env: Environment) -> Any:
+    """A slice of what the state holds now."""
+    held, size = _held(op.state, env), op.result_type().shape
+    begin = (op.row, 0, 0, 0)
+    if op.state.type.dtype is STATE:
+        return env.op("slice_by_size", x=held, begin=begin, size=size)
+    stored = env.op("slice_by_size", part="stored", x=held, begin=begin, size=size)
+    return env.op("cast", x=stored, dtype=op.state.type.dtype.value)
+
+
+@emits(WriteState)
+def write_state(op: WriteState, env: Environment) -> Any:
+    """Replace a slice of what the state holds, and let the state hold that.
+
+    The result is a fresh read: what was read before the write would be stale.
+    """
+    value = env[op.new]
+    if op.new.type.dtype is not STATE:
+        value = env.op("cast", part="stored", x=value, dtype=STATE.value)
+    if op.index or op.new.shape != op.state.shape:
+        begin, end = _bounds(op, env)
+        held = _held(op.state, env)
+        value = env.op("slice_update", part="updated", x=held, update=value, begin=begin, end=end)
+    return env.op("coreml_update_state", state=_state(env[op.state]), value=value)
+
+
+def _bounds(op: WriteState, env: Environment) -> tuple[Any, Any]:
+    """Where a write begins and ends; vars where the slot is an input."""
+    if not op.index:
+        begin = (op.row, 0, 0, 0)
+        return begin, tuple(at + size for at, size in zip(begin, op.new.shape, strict=True))
+    (index,) = op.index
+    parts = [env.constant((op.row, 0)), env[index], env.constant((0,))]
+    first = env.op("concat", part="begin", values=parts, axis=0, interleave=False)
+    return first, env.op("add", part="end", x=first, y=op.new.shape)
+
+
+def _held(state: Value, env: Environment) -> Any:
+    """What a state holds now: read where it is first needed, then known until the next write."""
+    if toolkit().types.is_state(env[state].sym_type):
+        env.vars[state] = env.op("read_state", part="held", input=env[state])
+    return env[state]
+
+
+def _state(var: Any) -> Any:
+    """The state itself, from it or from what was read from it."""
+    if toolkit().types.is_state(var.sym_type):
+        return var
+    return var.op.input if var.op.op_type == "read_state" else var.op.state
 
 
 @emits(PadRow)
@@ -38,27 +94,41 @@ def pad_row(op: PadRow, env: Environment) -> Any:
 
 @emits(ShiftIn)
 def shift_in(op: ShiftIn, env: Environment) -> Any:
-    """All slots but the first, then the new row; where there is one slot, the new row alone."""
+    """The slots that stay, then the new rows.
+
+    Where none stays, the last slots of both: an input that nothing reads is none of Core ML's.
+    """
     one, heads, slots, width = op.cache.shape
-    if slots == 1:
-        return env.op("identity", x=env[op.new])
+    cache, new, tokens = env[op.cache], env[op.new], op.new.shape[2]
+    if tokens >= slots:
+        both = env.op("concat", part="both", values=[cache, new], axis=2, interleave=False)
+        return env.op("slice_by_size", x=both, begin=(0, 0, tokens, 0), size=op.cache.shape)
     newest = env.op(
         "slice_by_size",
         part="newest",
-        x=env[op.cache],
-        begin=(0, 0, 1, 0),
-        size=(one, heads, slots - 1, width),
+        x=cache,
+        begin=(0, 0, tokens, 0),
+        size=(one, heads, slots - tokens, width),
     )
-    return env.op("concat", values=[newest, env[op.new]], axis=2, interleave=False)
+    return env.op("concat", values=[newest, new], axis=2, interleave=False)
 
 
 @emits(BlendIn)
 def blend_in(op: BlendIn, env: Environment) -> Any:
-    """The one-hot column takes the new row in and leaves the others as they are."""
-    slot = env[op.slot]
-    others = env.op("sub", part="others", x=1.0, y=slot)
+    """One-hot columns take the new rows in and leave the other slots as they are.
+
+    A product with one column is elementwise; with several, each slot sums one row and zeros.
+    """
+    slot, new = env[op.slot], env[op.new]
+    if op.new.shape[2] == 1:
+        taken, placed = slot, env.op("mul", part="placed", x=new, y=slot)
+    else:
+        taken = env.op("reduce_sum", part="taken", x=slot, axes=(3,), keep_dims=True)
+        placed = env.op(
+            "matmul", part="placed", x=slot, y=new, transpose_x=False, transpose_y=False
+        )
+    others = env.op("sub", part="others", x=1.0, y=taken)
     kept = env.op("mul", part="kept", x=env[op.cache], y=others)
-    placed = env.op("mul", part="placed", x=env[op.new], y=slot)
     return env.op("add", x=kept, y=placed)
 
 

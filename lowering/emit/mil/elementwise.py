@@ -3,7 +3,7 @@
 from typing import Any
 
 from topoc.lowering.emit.mil.environment import Environment, emits
-from topoc.lowering.ops.elementwise import Activation, Add, Mul, Scale, Softcap
+from topoc.lowering.ops.elementwise import Activation, Add, Copy, Mul, Scale, ScaleBy, Softcap
 
 
 @emits(Add)
@@ -18,10 +18,22 @@ def mul(op: Mul, env: Environment) -> Any:
     return env.op("mul", x=env[op.x], y=env[op.y])
 
 
+@emits(Copy)
+def copy(op: Copy, env: Environment) -> Any:
+    """The operand under another name."""
+    return env.op("identity", x=env[op.x])
+
+
 @emits(Scale)
 def scale(op: Scale, env: Environment) -> Any:
     """A product with a scalar constant."""
     return env.op("mul", x=env[op.x], y=op.factor)
+
+
+@emits(ScaleBy)
+def scale_by(op: ScaleBy, env: Environment) -> Any:
+    """A product with a weight of one element, which every axis shares."""
+    return env.op("mul", x=env[op.x], y=env.weight(op.factor, "plain"))
 
 
 @emits(Activation)

@@ -12,6 +12,8 @@ from topoc.lowering.emit.mil.toolkit import toolkit
 from topoc.lowering.ir import DType, Op, Value, Weight
 
 NUMPY = {DType.FP16: np.float16, DType.FP32: np.float32, DType.INT32: np.int32}
+STATE = DType.FP16
+"""The only element type of states: in an fp32 program casts stand around them."""
 
 Constant = bool | int | float | str | tuple[int, ...] | np.ndarray[Any, Any]
 

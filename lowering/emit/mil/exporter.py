@@ -1,7 +1,8 @@
 """MIL to protobuf by coremltools' own exporter, with the weights streamed by us.
 
 A constant that stands for a checkpoint tensor holds no data. When the exporter asks for its file
-value, the tensor goes through the sink in row blocks, and only its place is kept.
+value, the tensor goes through the sink in row blocks, and only its place is kept. Tensors of fewer
+than ten elements stand in the model itself, as all constants of that size do.
 """
 
 from typing import Any, Protocol
@@ -12,10 +13,13 @@ from topoc.lowering.ir import Weight
 
 
 class WeightSink(Protocol):
-    """Where constants go; each call gives the offset of the record that was written."""
+    """Where constants go: writing one gives the offset of its record."""
 
     def weight(self, weight: Weight, layout: str) -> int:
         """Fetch and write a checkpoint tensor."""
+
+    def values(self, weight: Weight, layout: str) -> Any:
+        """Fetch a checkpoint tensor of a few elements."""
 
     def literal(self, value: Any) -> int:
         """Write an array."""
@@ -47,9 +51,10 @@ def _exporter(program: Any, placeholders: Placeholders, sink: WeightSink) -> Any
         """Writes each weight once, through the sink."""
 
         def get_milproto_value(self, var: Any) -> Any:
-            if var.op.weight_id in placeholders.weights:
-                return self.create_file_value(var)
-            return super().get_milproto_value(var)
+            given = placeholders.weights.get(var.op.weight_id)
+            if given is None or load.should_use_weight_file(var.val, kit.specification):
+                return super().get_milproto_value(var)
+            return load.helper.create_tensor_value(sink.values(*given).reshape(var.val.shape))
 
         def create_file_value(self, var: Any) -> Any:
             key = var.op.weight_id

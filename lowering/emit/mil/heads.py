@@ -3,7 +3,15 @@
 from typing import Any
 
 from topoc.lowering.emit.mil.environment import Environment, emits
-from topoc.lowering.ops.heads import MergeHeads, Rope, SplitHeads, TokenRows
+from topoc.lowering.ops.heads import (
+    Channels,
+    JoinChannels,
+    JoinHeads,
+    MergeHeads,
+    Rope,
+    SplitHeads,
+    TokenRows,
+)
 
 
 @emits(SplitHeads)
@@ -23,6 +31,28 @@ def merge_heads(op: MergeHeads, env: Environment) -> Any:
     """Width before tokens again, then a reshape."""
     columns = env.op("transpose", part="columns", x=env[op.x], perm=(0, 1, 3, 2))
     return env.op("reshape", x=columns, shape=op.result_type().shape)
+
+
+@emits(JoinHeads)
+def join_heads(op: JoinHeads, env: Environment) -> Any:
+    """Heads times width are channels already: a reshape."""
+    return env.op("reshape", x=env[op.x], shape=op.result_type().shape)
+
+
+@emits(Channels)
+def channels(op: Channels, env: Environment) -> Any:
+    """A slice."""
+    begin, size = (0, op.first, 0, 0), op.result_type().shape
+    return env.op("slice_by_size", x=env[op.x], begin=begin, size=size)
+
+
+@emits(JoinChannels)
+def join_channels(op: JoinChannels, env: Environment) -> Any:
+    """Parts one after another on the channel axis."""
+    parts = [env[part] for part in op.parts]
+    if len(parts) == 1:
+        return env.op("identity", x=parts[0])
+    return env.op("concat", values=parts, axis=1, interleave=False)
 
 
 @emits(Rope)

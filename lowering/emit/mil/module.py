@@ -2,10 +2,12 @@
 
 from typing import Any
 
-from topoc.lowering.emit.mil.environment import NUMPY, Environment, Placeholders, emitters
+from topoc.lowering.emit.mil.environment import NUMPY, STATE, Environment, Placeholders, emitters
 from topoc.lowering.emit.mil.exporter import WeightSink, export
 from topoc.lowering.emit.mil.toolkit import toolkit
-from topoc.lowering.ir import DType, Program
+from topoc.lowering.ir import DType, Input, Program
+from topoc.lowering.ops.cache import WriteState
+from topoc.lowering.verify import verify_together
 
 
 def emit(
@@ -16,6 +18,7 @@ def emit(
     The bytes depend on nothing but the arguments: automatic names start anew, and maps are
     serialised in order.
     """
+    verify_together(programs)
     kit = toolkit()
     kit.mb.name_count.clear()
     placeholders = Placeholders()
@@ -32,11 +35,7 @@ def emit(
 
 def _function(program: Program, placeholders: Placeholders, dtype: DType) -> Any:
     kit = toolkit()
-    names = {DType.FP16: kit.types.fp16, DType.FP32: kit.types.fp32, DType.INT32: kit.types.int32}
-    inputs = {
-        one.value.name: kit.mb.placeholder(shape=one.value.shape, dtype=names[one.value.type.dtype])
-        for one in program.inputs
-    }
+    inputs = {one.value.name: _placeholder(one) for one in program.inputs}
     values = [value for binding in program.bindings for value in binding.results]
     env = Environment(dtype, placeholders, {value.name for value in values} | inputs.keys())
     with kit.function(inputs, opset_version=kit.opset) as function:
@@ -47,10 +46,20 @@ def _function(program: Program, placeholders: Placeholders, dtype: DType) -> Any
             found = emitted if isinstance(emitted, (list, tuple)) else (emitted,)
             for value, var in zip(binding.results, found, strict=True):
                 var.name = value.name
-                _check(value.shape, var, value.type.dtype)
+                held = STATE if isinstance(binding.op, WriteState) else value.type.dtype
+                _check(value.shape, var, held)
                 env.vars[value] = var
         function.set_outputs([env.vars[one.value] for one in program.outputs])
     return function
+
+
+def _placeholder(one: Input) -> Any:
+    """An input, or a state of the package, which all functions that name it share."""
+    types, mb = toolkit().types, toolkit().mb
+    if one.source.kind == "state":
+        return mb.state_tensor_placeholder(one.value.shape, types.fp16)
+    names = {DType.FP16: types.fp16, DType.FP32: types.fp32, DType.INT32: types.int32}
+    return mb.placeholder(shape=one.value.shape, dtype=names[one.value.type.dtype])
 
 
 def _check(shape: tuple[int, ...], var: Any, dtype: DType) -> None:

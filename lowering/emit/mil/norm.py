@@ -6,7 +6,7 @@ import numpy as np
 
 from topoc.lowering.emit.mil.environment import Environment, emits
 from topoc.lowering.ir import DType
-from topoc.lowering.ops.norm import RmsNorm
+from topoc.lowering.ops.norm import RmsNorm, UnitRmsNorm
 
 SMALLEST = {DType.FP16: float(np.finfo(np.float16).smallest_subnormal), DType.FP32: 0.0}
 """An epsilon below it would round to zero, and a row of zeros would divide by zero."""
@@ -14,10 +14,20 @@ SMALLEST = {DType.FP16: float(np.finfo(np.float16).smallest_subnormal), DType.FP
 
 @emits(RmsNorm)
 def rms_norm(op: RmsNorm, env: Environment) -> Any:
+    """The gain stands twice as the norm's gamma: rank 1, which no recipe takes for a matrix."""
+    return _mirrored(op, env, gamma=env.weight(op.gain, "twice"))
+
+
+@emits(UnitRmsNorm)
+def unit_rms_norm(op: UnitRmsNorm, env: Environment) -> Any:
+    """The same without a gamma."""
+    return _mirrored(op, env)
+
+
+def _mirrored(op: RmsNorm | UnitRmsNorm, env: Environment, **gamma: Any) -> Any:
     """The Neural Engine has layer_norm and no rms_norm; over [x, -x] they agree.
 
-    The doubled row has mean zero, so its variance is the mean square of x. The gain stands twice
-    as the norm's gamma: rank 1, which no compression recipe takes for a matrix.
+    The doubled row has mean zero, so its variance is the mean square of x.
     """
     x = env[op.x]
     mirrored = env.op("mul", part="mirrored", x=x, y=-1.0)
@@ -27,8 +37,8 @@ def rms_norm(op: RmsNorm, env: Environment) -> Any:
         part="normal",
         x=doubled,
         axes=(op.axis,),
-        gamma=env.weight(op.gain, "twice"),
         epsilon=max(op.eps, SMALLEST[env.dtype]),
+        **gamma,
     )
     size = op.x.shape
     return env.op("slice_by_size", x=normal, begin=(0,) * len(size), size=size)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from attrs import frozen
 
+from topoc.dsl.diagnostic import TopocError, error
 from topoc.lowering.interpret.kernels.kernel import Bound, Call, kernel, refusal
 
 Index = tuple[slice | int, ...]
@@ -63,17 +64,26 @@ def slice_by_index(call: Call) -> Bound:
 
 @kernel("slice_update")
 def slice_update(call: Call) -> Bound:
-    """The tensor with a part between bounds replaced."""
+    """The tensor with a part between bounds replaced, which must lie inside it."""
     index = _bounds(call)
 
     def replace(
         x: torch.Tensor, update: torch.Tensor, begin: torch.Tensor, end: torch.Tensor
     ) -> torch.Tensor:
         fresh = x.clone()
-        fresh[index(begin, end)] = update
+        part = fresh[index(begin, end)]
+        if part.shape != update.shape:  # torch would let an empty part swallow a row
+            raise _outside(call, begin, end)
+        part.copy_(update)
         return fresh
 
     return call.bind(replace, "x", "update", "begin", "end")
+
+
+def _outside(call: Call, begin: torch.Tensor, end: torch.Tensor) -> TopocError:
+    message = f"`{call.op.name}` replaces {begin.tolist()} to {end.tolist()} of {call.shape}"
+    remedy = "call at a position whose slots lie within the cache"
+    return TopocError(error("run.slice-outside", message, call.place, help=remedy))
 
 
 @kernel("slice_by_size")

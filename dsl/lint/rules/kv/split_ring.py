@@ -19,7 +19,7 @@ class SplitRing(Rule):
     bad = """
 topology ring_that_wraps {
   model "gemma3.json"
-  target ane ios18 a17
+  target ane macos15 m4
   context 2048
   kv { all: store state, write slice }
   chunk chunk1 = L0-8
@@ -31,7 +31,7 @@ topology ring_that_wraps {
     good = """
 topology ring_that_fits {
   model "gemma3.json"
-  target ane ios18 a17
+  target ane macos15 m4
   context 2048
   kv { all: store state, write slice }
   chunk chunk1 = L0-8

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from topoc.dsl.diagnostic import Severity
 from topoc.dsl.lint.gather import by_rule
-from topoc.dsl.lint.rule import Finding, Rule
+from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Subject
 from topoc.dsl.resolve.selector import listed
 
@@ -17,6 +17,19 @@ class SharedKv(Rule):
     """
 
     severity = Severity.WARNING
+    evidence = (
+        Evidence(
+            "a port that gave shared layers K and V of their own drifts layer by layer",
+            "ml-explore/mlx-swift-lm#333",
+            "2026-06-08",
+            Trust.REPORTED,
+            device="Gemma 4 E2B",
+            figure="cosine 0.85 at layer 15, 0.03 at layer 34",
+        ),
+    )
+    remedy = (
+        "Leave the choice of donors to the checkpoint, or measure the difference and allow this."
+    )
     bad = """
 topology shared {
   model "gemma3.json"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from topoc.dsl.diagnostic import Severity
-from topoc.dsl.lint.rule import Finding, Rule
+from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Subject
 from topoc.dsl.resolve.selector import listed
 from topoc.dsl.source import Span
@@ -17,6 +17,17 @@ class WidenedAttention(Rule):
     """
 
     severity = Severity.WARNING
+    evidence = (
+        Evidence(
+            "a runtime that gives all layers the mask of the full ones can't drive such a model",
+            "huggingface/swift-transformers#330",
+            "2026-03-08",
+            Trust.REPORTED,
+            toolchain="swift-transformers",
+            device="models of mixed attention",
+        ),
+    )
+    remedy = "Leave sliding layers their window, or measure the difference and allow this."
     bad = """
 topology widened {
   model "gemma3.json"

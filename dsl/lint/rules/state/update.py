@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from topoc.dsl.diagnostic import Label
 from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
-from topoc.dsl.lint.subject import Subject
-from topoc.dsl.model import Block, Chunk, Store, Write
+from topoc.dsl.lint.subject import Mil, Subject
+from topoc.dsl.model import Block, Chunk, Write
 from topoc.dsl.resolve.selector import listed
 
 
@@ -21,17 +21,37 @@ class Update(Rule):
     placement = True
     evidence = (
         Evidence(
-            "blended states compile and fail to load, error -14, on Mac and iPhone 17 Pro",
+            "blended states compile, and fail to load on a Mac and on a phone",
             "CoreML-LLM docs/EXPERIMENTS.md:123-138",
             "2026-04-13",
             Trust.MEASURED,
+            toolchain="coremltools 9.0, iOS 26",
+            device="Mac M4 Max, iPhone 17 Pro",
+            figure="error code -14",
         ),
         Evidence(
-            "slice updates of one position run with coremltools 9",
-            "CoreML-LLM docs/SESSION_2026_04_26 (stateful plan, phase 2A):28-36",
+            "slice updates of one position compile and run in four chunks",
+            "CoreML-LLM docs/SESSION_2026_04_26_STATEFUL_PLAN3_PHASE2A.md:28-36",
             "2026-04-26",
             Trust.CONTESTED,
+            toolchain="coremltools 9.0, iOS 26",
+            device="iPhone 17 Pro",
+            figure="40.0 tok/s at a context of 512",
         ),
+        Evidence(
+            "a published model with states runs on the GPU and does not load for the Neural Engine",
+            "huggingface/swift-chat#31",
+            "2025-03-07",
+            Trust.REPORTED,
+            toolchain="macOS 15.1.1",
+            device="MacBook Air M3",
+            figure="error code 14",
+        ),
+    )
+    remedy = "Keep the caches `store io`, or allow this, `write slice`, and say where it ran."
+    error_texts = (
+        "Failed to build the model execution plan using a model architecture file",
+        "error code: -14",
     )
     bad = """
 topology states {
@@ -53,16 +73,28 @@ topology no_states {
   chunk chunk2 = L9-17 + norm + head(argmax)
 }
 """
+    bad_mil = """
+main(row: fp16[1,1,1,64], at: int32[4], kv: state fp16[1,1,512,64]) {
+  old: fp16[1,1,512,64] = read_state(input=kv)
+  new: fp16[1,1,512,64] = slice_update(x=old, update=row, begin=at, end=at)
+  write_state(input=kv, data=new)
+  return row
+}
+"""
+    good_mil = """
+main(row: fp16[1,1,1,64], at: int32[4], kv: fp16[1,1,512,64]) {
+  new: fp16[1,1,512,64] = slice_update(x=kv, update=row, begin=at, end=at)
+  return new
+}
+"""
 
     def _check(self, subject: Subject) -> Iterator[Finding]:
-        for chunk_list in subject.lists():
-            for chunk in chunk_list.chunks:
-                kept = [b for b in subject.owners if b.index in chunk.layers]
-                held = [b for b in kept if b.kv.store is Store.STATE]
-                if held and subject.on_neural_engine(chunk, chunk_list.functions):
-                    yield self._held(subject, chunk, held)
+        for chunk, _ in subject.placed():
+            held = subject.held(chunk)
+            if held:
+                yield self._held(subject, chunk, held)
 
-    def _held(self, subject: Subject, chunk: Chunk, held: list[Block]) -> Finding:
+    def _held(self, subject: Subject, chunk: Chunk, held: tuple[Block, ...]) -> Finding:
         layers = listed([block.index for block in held])
         message = f"`{chunk.name}` updates states, which the Neural Engine was seen to refuse"
         write = held[0].kv.write
@@ -72,3 +104,14 @@ topology no_states {
         span = subject.at(held[0], "store")
         related = (Label(chunk.span, layers),) if chunk.span else ()
         return self.flag(span, message, "kept here", chunk=chunk.name, help=advice, related=related)
+
+    def _check_mil(self, subject: Mil) -> Iterator[Finding]:
+        from topoc.dsl.lint.at_ops import at_ops
+        from topoc.dsl.lint.trace import WRITES
+
+        for function in subject.package.functions:
+            ops = list(function.of(*WRITES))
+            if ops:
+                message = f"`{function.name}` updates states, which the Neural Engine may refuse"
+                way = "pass the caches in and out, or allow this and say why"
+                yield at_ops(self, subject, function, ops, message, help=way)

@@ -1,0 +1,1 @@
+"""Rules whose codes begin with `package.`."""

@@ -1,0 +1,119 @@
+"""The MIL that a topology becomes, with constants that have shapes and no values."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from topoc.dsl.diagnostic import Diagnostic, Label, Place, TopocError
+from topoc.dsl.lint.subject import Mil
+from topoc.dsl.model import Target, Topology
+from topoc.dsl.plain import Plain
+from topoc.dsl.source import Span
+from topoc.lowering.ir import Weight
+from topoc.lowering.plan import PackagePlan, Plan
+
+Spans = Mapping[str, Span]
+"""Where the text asks for a value, by the value's name."""
+
+
+@frozen(eq=False, repr=False)
+class Emitted(Plain):
+    """One package as rules look at it, and the way back into the text."""
+
+    subject: Mil
+    whole: Span | None
+    spans: Mapping[str, Spans] = field(factory=dict)  # by function
+
+    def point(self, finding: Diagnostic) -> Diagnostic:
+        """The finding at the line that asks for the op; its place in MIL stands beside it."""
+        at = finding.at.at
+        if not isinstance(at, Place) or at.file != self.subject.package.path:
+            return finding
+        span = self._span(at.part)
+        if span is None:
+            return finding
+        related = (Label(at, finding.at.words or "in MIL"),)
+        return evolve(finding, at=Label(span, "asks for it"), related=related)
+
+    def _span(self, part: str) -> Span | None:
+        """The span of the value that an op belongs to: ops are called VALUE or VALUE_PART."""
+        function, _, name = part.partition("/")
+        spans = self.spans.get(function, {})
+        while name and name not in spans:
+            name = name.rpartition("_")[0]
+        return spans.get(name, self.whole)
+
+
+def emitted(topology: Topology) -> tuple[Emitted, ...]:
+    """The packages of a topology.
+
+    Raises TopocError for what has no lowering yet, and for a config that can't be read.
+    """
+    from topoc.lowering.architecture import read
+    from topoc.lowering.plan import plan
+    from topoc.lowering.refuse import refusals
+
+    refused = tuple(refusals(topology))
+    if refused:
+        raise TopocError(*refused)
+    laid = plan(topology, read(topology.layers.config))
+    return tuple(_emitted(laid, package) for package in laid.packages)
+
+
+def _emitted(laid: Plan, package: PackagePlan) -> Emitted:
+    from topoc.lowering.coreml_proto import messages
+    from topoc.lowering.emit.mil import emit
+    from topoc.lowering.lint.views import view
+
+    model = messages().Model()
+    model.ParseFromString(
+        emit(package.programs, sink=_Shapes(), metadata={}, dtype=laid.dtype),
+    )
+    topology, chunk = laid.topology, package.chunk
+    target = _target(topology, package)
+    return Emitted(
+        Mil(view(package.path, model), target, chunk.name),
+        chunk.span or topology.span,
+        {one.name: dict(_spans(one.bindings)) for one in package.programs},
+    )
+
+
+def _target(topology: Topology, package: PackagePlan) -> Target:
+    """The unit that the chunk's functions run on; the Neural Engine if some of them may."""
+    functions = [one for one in topology.functions if package.chunk in topology.chunks_of(one)]
+    units = [package.chunk.unit or one.unit or topology.target.unit for one in functions]
+    meant = next((one for one in units if one in {"ane", "all"}), units[0])
+    return evolve(topology.target, unit=meant)
+
+
+def _spans(bindings: tuple[Any, ...]) -> Iterator[tuple[str, Span]]:
+    for binding in bindings:
+        if binding.span is not None:
+            yield from ((value.name, binding.span) for value in binding.results)
+
+
+class _Shapes:
+    """A sink that keeps nothing; every constant has a place of its own."""
+
+    def __init__(self) -> None:
+        self._places: dict[object, int] = {}
+
+    def weight(self, weight: Weight, layout: str) -> int:
+        """A place for a checkpoint tensor."""
+        return self._place((weight, layout == "twice"))
+
+    def values(self, weight: Weight, layout: str) -> Any:
+        """Ones for a tensor of a few elements, which stands in the program itself."""
+        import numpy as np
+
+        from topoc.lowering.emit.mil.environment import NUMPY, stored_shape
+
+        return np.ones(stored_shape(weight.type.shape, layout), NUMPY[weight.type.dtype])
+
+    def literal(self, value: Any) -> int:
+        """A place for an array."""
+        return self._place((value.dtype.str, value.shape, value.tobytes()))
+
+    def _place(self, key: object) -> int:
+        return self._places.setdefault(key, 64 * (len(self._places) + 1))
