@@ -58,6 +58,8 @@ class Request:
     jobs: int = 1  # processes that write packages; the bytes don't depend on it
     lint: manifest.Lint = field(factory=manifest.Lint)  # what rules said of text and programs
     revisit: str | None = None
+    calibrate: str | None = None  # a text that says which inputs of projections are large
+    error_feedback: bool = False  # columns make up for the error of others, by that text
 
 
 def compile_bundle(
