@@ -65,7 +65,7 @@ def _write_int8(rounded: Rounded, weight: Weight, path: Path, scales: Path) -> N
             scale = (peaks / LEVELS).masked_fill(peaks == 0, 1.0)
             file.write((block / scale).round().char().numpy().data)
             scale_file.write(scale.numpy().data)
-    rounded.told(weight)
+    rounded.told(weight.type.bytes)
 
 
 def per_layer_bytes(plan: Plan) -> int:

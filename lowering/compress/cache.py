@@ -16,15 +16,15 @@ from time import time
 from typing import Any, BinaryIO
 
 import numpy as np
-from attrs import define, field, frozen
+from attrs import astuple, define, field, frozen
 
 from topoc.lowering.compress import batch, kmeans
 from topoc.lowering.compress.importance import Importance
-from topoc.lowering.compress.parts import Compressed, Part, size_of
+from topoc.lowering.compress.parts import Compressed, Damage, Part, size_of
 from topoc.lowering.compress.recipe import Recipe
 
 LIMIT = 20 << 30  # bytes
-MAGIC = b"topoc weight 1\n"
+MAGIC = b"topoc weight 2\n"
 DIGEST = 32
 HEAD = len(MAGIC) + DIGEST + 8  # the name of the form, a hash, the length of the description
 ALIGNMENT = 64
@@ -133,7 +133,13 @@ def _changed(path: Path) -> float | None:
 def _write(file: Any, made: Compressed, label: str) -> None:  # tempfile's own wrapper
     """The hash of all that follows; how long the description is; the description; the constants."""
     parts = {name: [one.dtype, one.shape] for name, one in made.parts.items()}
-    told = {"label": label, "recipe": repr(made.recipe), "rows": made.rows, "parts": parts}
+    told = {
+        "label": label,
+        "recipe": repr(made.recipe),
+        "rows": made.rows,
+        "parts": parts,
+        "damage": made.damage and astuple(made.damage),
+    }
     text = json.dumps(told).encode()
     text += b" " * (-(HEAD + len(text)) % ALIGNMENT)
     told_of = len(text).to_bytes(8, "little") + text
@@ -159,7 +165,8 @@ def _read(mapped: mmap.mmap, how: Recipe) -> Compressed | None:
         many = size_of(dtype, tuple(shape))
         parts[name] = Part(dtype, tuple(shape), np.frombuffer(mapped, np.uint8, many, at))
         at += many + -many % ALIGNMENT
-    return Compressed(how, told["rows"], parts)
+    damage = told["damage"] and Damage(*told["damage"])
+    return Compressed(how, told["rows"], parts, damage)
 
 
 def _entry(path: Path) -> Entry | None:

@@ -1,12 +1,13 @@
 """A compressed weight: the constants that one of Core ML's decompressing ops is fed with."""
 
-from math import prod
+from math import inf, log10, prod
 from typing import Any
 
 import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
 
+from topoc.lowering.compress.layout import at_rank
 from topoc.lowering.compress.packing import packed_bytes, unpack
 from topoc.lowering.compress.recipe import Recipe
 
@@ -24,9 +25,7 @@ class Part:
 
     def at_rank(self, rank: int) -> tuple[int, ...]:
         """The shape where the weight is no matrix but has axes of one behind: a convolution's."""
-        if len(self.shape) < 2:
-            return self.shape
-        return (*self.shape[:2], *[1] * (rank - 2), *self.shape[2:])
+        return at_rank(self.shape, rank)
 
     def array(self) -> NDArray[Any]:
         """The values, sub-byte ones in whole bytes."""
@@ -67,6 +66,28 @@ def part(dtype: str, values: NDArray[Any]) -> Part:
 
 
 @frozen
+class Damage:
+    """Squared sums of a weight and of its error; also with each column counted by its input."""
+
+    signal: float
+    noise: float
+    output: float  # Σ w² · E[x²], the power of the output if inputs were independent
+    output_noise: float
+
+    @property
+    def sqnr(self) -> float:
+        """The signal over its error, in decibels; infinity where nothing was lost."""
+        if self.noise == 0.0:
+            return inf
+        return 10.0 * log10(self.signal / self.noise) if self.signal else -inf
+
+    @property
+    def output_error(self) -> float:
+        """The error of the output over its power, 0 to about 1."""
+        return self.output_noise / self.output if self.output else 0.0
+
+
+@frozen
 class Compressed:
     """The constants of one weight [rows, columns], by the names of the op's parameters.
 
@@ -77,6 +98,7 @@ class Compressed:
     recipe: Recipe
     rows: int
     parts: dict[str, Part]
+    damage: Damage | None = field(default=None, eq=False)  # what was measured when it was made
 
     @property
     def bytes(self) -> int:

@@ -9,7 +9,6 @@ from topoc.lowering import manifest
 from topoc.lowering.build.handling import is_kv_value
 from topoc.lowering.cli.plan import report
 from topoc.lowering.ir import DType, TensorType
-from topoc.lowering.ops.norm import RmsNorm
 from topoc.lowering.package import ALIGNMENT
 from topoc.lowering.plan import PackagePlan, Plan
 
@@ -41,31 +40,18 @@ def gather(plan: Plan) -> report.Report:
 
 def _chunk(plan: Plan, package: PackagePlan) -> report.Chunk:
     steps = (step for one in plan.functions for step in one.steps)
-    constants = _constants(package)
     return report.Chunk(
         name=package.name,
         layers=list(package.chunk.layers),
         parts=[part.kind for part in package.chunk.parts if part.kind != "layers"],
-        stored_bytes=ALIGNMENT + sum(map(_record, constants.items())),
-        loaded_bytes=sum({key: size for (key, _), size in constants.items()}.values()),
+        stored_bytes=ALIGNMENT + sum(map(_record, package.constants)),
+        loaded_bytes=package.loaded_bytes,
         functions=[_function(step) for step in steps if step.package == package.path],
     )
 
 
-def _constants(package: PackagePlan) -> dict[tuple[str, bool], int]:
-    """The bytes of each weight, by its key and whether a norm reads it."""
-    return {
-        (weight.key, isinstance(binding.op, RmsNorm)): weight.type.bytes
-        for program in package.programs
-        for binding in program.bindings
-        for weight in binding.op.weights
-    }
-
-
-def _record(constant: tuple[tuple[str, bool], int]) -> int:
-    """A record of the weight file: a header and the data, aligned; a norm's gain twice over."""
-    (_, twice), size = constant
-    size *= 1 + twice
+def _record(size: int) -> int:
+    """A record of the weight file: a header and the data, aligned."""
     return ALIGNMENT + size + -size % ALIGNMENT
 
 
