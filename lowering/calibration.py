@@ -46,7 +46,7 @@ class Text:
 
 def calibration_text(architecture: Architecture, tokenizer: Path | None, text: str) -> Text:
     """Tokens of a text; raises TopocError where there are too few, or no tokenizer."""
-    ids = encoded(architecture, tokenizer, text)
+    ids = encoded(architecture, tokenizer, text, "--calibrate")
     if len(ids) < LEAST:
         words = f"the text to calibrate on has {len(ids)} tokens, and {LEAST} is the least"
         way = "a few thousand tokens of the sort that the model is for tell enough"
@@ -59,12 +59,15 @@ def calibration_text(architecture: Architecture, tokenizer: Path | None, text: s
     )
 
 
-def encoded(architecture: Architecture, tokenizer: Path | None, text: str) -> list[int]:
-    """The tokens of a text, without BOS, that have a row in every table."""
+def encoded(architecture: Architecture, tokenizer: Path | None, text: str, given: str) -> list[int]:
+    """The tokens of a text, without BOS, that have a row in every table.
+
+    `given` is what asked for it, for an error where there is no tokenizer.
+    """
     if tokenizer is None:
         words = "a text was given, and the checkpoint came without a tokenizer"
         way = "put `tokenizer.json` beside the weights"
-        raise TopocError(error("tokenizer.missing", words, Place("--calibrate"), help=way))
+        raise TopocError(error("tokenizer.missing", words, Place(given), help=way))
     ids = load_tokenizer(tokenizer).encode(text, bos=False)
     return [one for one in ids if one < architecture.reach]
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from tiny_gemma import tiny_gemma3
 from tiny_gemma4 import tiny_gemma4
+from tiny_tokenizer import with_tokenizer
 
 from topoc.dsl.diagnostic import TopocError
 from topoc.lowering.architecture import read
@@ -205,20 +206,6 @@ def test_each_weight_is_read_once_however_many_windows(gemma3):
 # --- the text -------------------------------------------------------------------------------
 
 
-def with_tokenizer(folder):
-    """A tokenizer that has a token for each letter."""
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import Split
-
-    vocabulary = {"?": 0} | {chr(97 + at): 3 + at for at in range(26)} | {"~": 400}
-    made = Tokenizer(WordLevel(vocabulary, unk_token="?"))  # noqa: S106
-    made.pre_tokenizer = Split("", "isolated")
-    folder.mkdir()
-    made.save(str(folder / "tokenizer.json"))
-    return folder
-
-
 def test_a_text_is_cut_into_windows_behind_bos(gemma3, tmp_path):
     text = calibration_text(gemma3.architecture, with_tokenizer(tmp_path / "t"), "abc" * 2000)
     runs = [*text.seen, *text.held_out]
@@ -238,7 +225,7 @@ def test_a_short_text_keeps_a_quarter_back(gemma3, tmp_path):
 
 
 def test_tokens_without_a_row_in_every_table_are_passed_over(gemma3, tmp_path):
-    assert encoded(gemma3.architecture, with_tokenizer(tmp_path / "t"), "a~b") == [3, 4]
+    assert encoded(gemma3.architecture, with_tokenizer(tmp_path / "t"), "a~b", "") == [3, 4]
 
 
 @pytest.mark.parametrize("letters", [0, 10, LEAST - 1])

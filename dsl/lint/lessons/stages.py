@@ -88,6 +88,7 @@ STAGES: dict[str, str] = {
     "trace.not-empty": "A trace is written into a new folder, and this one holds files.",
     "verify.no-oracle": "The reference model needs transformers, which is not installed.",
     "verify.no-logits": "The bundle ends in no logits, and nothing else is compared.",
+    "verify.no-weight": "A compressed weight that the manifest lists is in no package.",
     "verify.other-weights": "The bundle was compiled from other weights than these.",
     "verify.reference": "The reference model does not take this checkpoint as it is.",
 }
