@@ -1,7 +1,10 @@
-"""The tokens that a checkpoint's ranges are measured on."""
+"""The tokens that a checkpoint is watched on: its ranges, and what its projections read."""
 
 from pathlib import Path
 
+from attrs import frozen
+
+from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.lowering.architecture import Architecture
 from topoc.lowering.tokenizer import load_tokenizer
 
@@ -9,6 +12,10 @@ TEXT = (
     "The harbour town wakes early: boats leave before 5 a.m., and by noon 1,200 crates of fish"
     " have been weighed, priced and sold."
 )
+SEEN = 4096  # tokens of a text that are calibrated on, at most
+HELD_OUT = 1024  # those behind them that results are judged on, at most a quarter of all
+WINDOW = 512  # tokens of one pass
+LEAST = 256  # tokens below which nothing is learnt
 SPREAD = 29  # tokens taken from all over the vocabulary where there is no tokenizer
 
 
@@ -23,3 +30,61 @@ def calibration_tokens(architecture: Architecture, tokenizer: Path | None) -> li
         return first + list(range(0, reach, max(1, reach // SPREAD)))
     ids = load_tokenizer(tokenizer).encode(TEXT, bos=False)
     return first + [one for one in ids if one < reach]
+
+
+Windows = tuple[tuple[int, ...], ...]
+"""Runs of tokens, each of which a model reads from its beginning."""
+
+
+@frozen
+class Text:
+    """The windows of a text: those to calibrate on, and those behind them to judge by."""
+
+    seen: Windows
+    held_out: Windows
+
+
+def calibration_text(architecture: Architecture, tokenizer: Path | None, text: str) -> Text:
+    """Tokens of a text; raises TopocError where there are too few, or no tokenizer."""
+    ids = encoded(architecture, tokenizer, text, "--calibrate")
+    if len(ids) < LEAST:
+        words = f"the text to calibrate on has {len(ids)} tokens, and {LEAST} is the least"
+        way = "a few thousand tokens of the sort that the model is for tell enough"
+        raise TopocError(error("calibrate.too-short", words, Place("--calibrate"), help=way))
+    held_out = min(HELD_OUT, len(ids) // 4)
+    seen = min(SEEN, len(ids) - held_out)
+    return Text(
+        seen=windows(architecture, ids[:seen]),
+        held_out=windows(architecture, ids[seen : seen + held_out]),
+    )
+
+
+def encoded(architecture: Architecture, tokenizer: Path | None, text: str, given: str) -> list[int]:
+    """The tokens of a text, without BOS, that have a row in every table.
+
+    `given` is what asked for it, for an error where there is no tokenizer.
+    """
+    if tokenizer is None:
+        words = "a text was given, and the checkpoint came without a tokenizer"
+        way = "put `tokenizer.json` beside the weights"
+        raise TopocError(error("tokenizer.missing", words, Place(given), help=way))
+    ids = load_tokenizer(tokenizer).encode(text, bos=False)
+    return [one for one in ids if one < architecture.reach]
+
+
+def windows(architecture: Architecture, ids: list[int], width: int = WINDOW) -> Windows:
+    """Runs of at most `width` tokens, each behind a BOS where the model has one."""
+    first = tuple(one for one in architecture.bos[:1] if one < architecture.reach)
+    step = width - len(first)
+    return tuple((*first, *ids[at : at + step]) for at in range(0, len(ids), step))
+
+
+def read_text(file: Path) -> str:
+    """A file's text; raises TopocError if it is none, and OSError if it can't be read."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as failure:
+        words = f"`{file.name}` is not UTF-8 text: byte {failure.start} is 0x"
+        words += f"{failure.object[failure.start]:02x}"
+        way = "name a plain text file"
+        raise TopocError(error("calibrate.not-text", words, Place(str(file)), help=way)) from None

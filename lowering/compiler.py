@@ -3,41 +3,43 @@
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from attrs import field, frozen
 
-from topoc.dsl.diagnostic import Diagnostic, Place, TopocError, error
+from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.dsl.format import flatten
 from topoc.dsl.model import Topology
 from topoc.lowering import manifest
 from topoc.lowering.architecture import Architecture
 from topoc.lowering.bundle.reader import MANIFEST, BundleWriter, open_bundle
-from topoc.lowering.bundle.worker import follow
 from topoc.lowering.calibration import calibration_tokens
 from topoc.lowering.checkpoint.bind import bind
 from topoc.lowering.checkpoint.digest import digest
-from topoc.lowering.checkpoint.open import open_checkpoint
 from topoc.lowering.checkpoint.reader import Reader
 from topoc.lowering.checkpoint.weights import Weights
+from topoc.lowering.compress.cache import METHOD, Cache
+from topoc.lowering.compress.compress import Wanted, misfits
+from topoc.lowering.compressed import Compressor
 from topoc.lowering.describe import Identity, Written, describe, toolchain
-from topoc.lowering.emit.mil import emit
-from topoc.lowering.features.limits import misfits
+from topoc.lowering.features.limits import misfits as features_misfits
 from topoc.lowering.features.runtime_files import write_runtime_files
 from topoc.lowering.features.storage import HF_MODEL, is_for_runtime
 from topoc.lowering.interpret.ranges import measure
-from topoc.lowering.ir import DType
+from topoc.lowering.ir import DType, Weight
 from topoc.lowering.lint.streams import streams_checked
-from topoc.lowering.package import BlobWriter, prepare, write_description
+from topoc.lowering.packages import PackageWriter
 from topoc.lowering.plan import PackagePlan, Plan, plan
 from topoc.lowering.progress import Progress, Silent
+from topoc.lowering.quantization import quantization
+from topoc.lowering.recipes import matrices
 from topoc.lowering.refuse import refusals
 from topoc.lowering.rescale import Range, Scales, scales_for
-from topoc.lowering.stored import Extent, PackageSink, Rounded, RoundedKey
+from topoc.lowering.stored import Rounded
 from topoc.lowering.tables import (
     per_layer_bytes,
     table_bytes,
@@ -61,6 +63,10 @@ class Request:
     jobs: int = 1  # processes that write packages; the bytes don't depend on it
     lint: manifest.Lint = field(factory=manifest.Lint)  # what rules said of text and programs
     revisit: str | None = None
+    pad_groups: bool = False  # a ragged last group gets more rows, which are cut off behind
+    cache: Cache | None = None  # of compressed weights; without one they are made anew
+    calibrate: str | None = None  # a text that says which inputs of projections are large
+    error_feedback: bool = False  # columns make up for the error of others, by that text
 
 
 def compile_bundle(
@@ -95,8 +101,9 @@ class Job:
         ranges = self._ranges(tokenizer[0].parent if tokenizer else None)
         scales = self._scales(ranges)
         laid = plan(request.topology, request.architecture, dtype=request.precision, scales=scales)
+        _check_groups(request, laid, self.weights)
         identity = self._identity(scales)
-        rounded = Rounded(self.weights, lambda weight: self.progress.advance(weight.type.bytes))
+        rounded = Rounded(self.weights, self.progress.advance)
         (directory / "config.json").write_bytes(request.architecture.config.read_bytes())
         flat = flatten(request.topology, "config.json")
         (directory / "topology.topo").write_text(flat, encoding="utf-8", newline="\n")
@@ -113,8 +120,8 @@ class Job:
         )
         if is_for_runtime(request.topology, request.precision):
             self._runtime_files()
-        self._packages(laid, rounded, identity)
-        return describe(laid, written)
+        quantization = self._packages(laid, rounded, identity)
+        return describe(laid, written, quantization)
 
     def _tokenizer(self) -> tuple[Path, ...]:
         """The tokenizer's files, where hosts look for them; none where none came along."""
@@ -155,7 +162,7 @@ class Job:
         scales = Scales.none(len(architecture.layers))
         if self.request.rescale:
             scales = scales_for(ranges, architecture.norms.eps)
-        misfit = tuple(misfits(self.request.topology, architecture, scales))
+        misfit = tuple(features_misfits(self.request.topology, architecture, scales))
         if misfit:
             raise TopocError(*misfit)
         return scales
@@ -168,14 +175,15 @@ class Job:
         weights = digest(self.weights.reader)
         flat = flatten(request.topology, "config.json")
         versions = sorted(toolchain().items())
-        inputs = (flat, config, weights, request.precision.value, scales, versions)
+        padded, method = request.pad_groups, METHOD
+        inputs = (flat, config, weights, request.precision.value, scales, versions, padded, method)
         build = hashlib.sha256(repr(inputs).encode()).hexdigest()
         return Identity(build=build, config_sha256=config, weights_sha256=weights)
 
     def _tables(self, laid: Plan, rounded: Rounded) -> dict[str, manifest.Table]:
         """Host tables."""
         sizes = {name: table_bytes(laid, name) for name in laid.host_tables}
-        packages = sum(package.loaded_bytes for package in laid.packages)
+        packages = sum(package.written_bytes for package in laid.packages)
         self.progress.expect(sum(sizes.values()) + per_layer_bytes(laid) + packages)
         tables = {}
         for name, size in sizes.items():
@@ -183,57 +191,53 @@ class Job:
             tables[name] = write_table(laid, rounded, self.writer.directory, name)
         return tables
 
-    def _packages(self, laid: Plan, rounded: Rounded, identity: Identity) -> None:
+    def _packages(
+        self, laid: Plan, rounded: Rounded, identity: Identity
+    ) -> manifest.Quantization | None:
         """Packages, after the tables, so that a tied head is copied from there."""
-        directory, progress = self.writer.directory, self.progress
-        kept = [p for p in laid.packages if self.request.only_chunk not in {None, p.name}]
-        self._keep(kept, identity)
+        request, only = self.request, self.request.only_chunk
+        kept = [package for package in laid.packages if only not in {None, package.name}]
+        before = self._keep(kept, identity)
         fresh = tuple(package for package in laid.packages if package not in kept)
-        if self.request.jobs > 1 and len(fresh) > 1:
-            self._write_together(laid, fresh, rounded, identity)
-            return
-        for package in fresh:
-            progress.begin(package.name, package.loaded_bytes)
-            write_package(laid, package, rounded, directory / package.path, identity)
+        with self._compressor(laid, identity) as compressor:
+            packages = PackageWriter(
+                laid=laid,
+                rounded=rounded,
+                identity=identity,
+                compressor=compressor,
+                writer=self.writer,
+                progress=self.progress,
+                jobs=request.jobs,
+            )
+            made = packages.compress(fresh)
+            packages.write(fresh)
+        return quantization(laid, made, before)
 
-    def _write_together(
-        self, laid: Plan, packages: tuple[PackagePlan, ...], rounded: Rounded, identity: Identity
-    ) -> None:
-        """Each package in a process of its own, the largest first; the bytes are the same."""
-        pool = ProcessPoolExecutor(
-            min(self.request.jobs, len(packages)),
-            mp_context=get_context("spawn"),
-            initializer=follow,
-            initargs=(self.writer.lock,),
-        )
-        try:
-            tasks = {
-                pool.submit(self._task(laid, package, rounded, identity).run): package
-                for package in sorted(packages, key=lambda one: -one.loaded_bytes)
-            }
-            for task in as_completed(tasks):
-                _finish(task, tasks[task])
-                self.progress.begin(f"{tasks[task].name} is written", tasks[task].loaded_bytes)
-                self.progress.advance(tasks[task].loaded_bytes)
-        finally:
-            pool.shutdown(cancel_futures=True)
+    @contextmanager
+    def _compressor(self, laid: Plan, identity: Identity) -> Iterator[Compressor]:
+        """One that keeps what it makes, or forgets it when the packages are written."""
+        with ExitStack() as stack:
+            cache = self.request.cache
+            if cache is None:
+                folder = TemporaryDirectory(prefix=".weights-", dir=self.writer.directory)
+                cache = Cache(Path(stack.enter_context(folder)), limit=sys.maxsize)
+            yield Compressor(
+                self.weights,
+                {role: how for one in laid.packages for role, how in one.recipes.items()},
+                identity.weights_sha256,
+                cache,
+                pad_groups=self.request.pad_groups,
+            )
 
-    def _task(
-        self, laid: Plan, package: PackagePlan, rounded: Rounded, identity: Identity
-    ) -> "_Task":
-        return _Task(
-            laid=laid,
-            package=package,
-            checkpoint=str(self.weights.reader.path),
-            written=rounded.written,
-            path=self.writer.directory / package.path,
-            identity=identity,
-        )
+    def _keep(
+        self, packages: list[PackagePlan], identity: Identity
+    ) -> manifest.Quantization | None:
+        """Take packages over from the bundle that stands, if it is of the same build.
 
-    def _keep(self, packages: list[PackagePlan], identity: Identity) -> None:
-        """Take packages over from the bundle that stands, if it is of the same build."""
+        Gives what that bundle tells of its compressed weights.
+        """
         if not packages:
-            return
+            return None
         old = open_bundle(self.writer.path)
         if old.manifest.build != identity.build:
             words = f"`{self.writer.path.name}` is of another build than this compile"
@@ -244,6 +248,7 @@ class Job:
             source = self.writer.path / package.path
             target = self.writer.directory / package.path
             shutil.copytree(source, target, copy_function=_link)
+        return old.manifest.quantization
 
 
 def _link(source: str, target: str) -> None:
@@ -254,47 +259,21 @@ def _link(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
-def _finish(task: "Future[tuple[Diagnostic, ...]]", package: PackagePlan) -> None:
-    """Raise what a process found, or that it ended before it was done."""
-    try:
-        findings = task.result()
-    except BrokenProcessPool as broken:
-        words = f"the process that wrote `{package.name}` ended before it was done"
-        way = "there may be too little memory: compile with --jobs 1"
-        lost = error("bundle.worker-lost", words, Place(package.path), help=way)
-        raise TopocError(lost) from broken
-    if findings:
-        raise TopocError(*findings)
+def _check_groups(request: Request, laid: Plan, weights: Weights) -> None:
+    """Refuse recipes whose groups or blocks do not divide a weight, before anything is made."""
+    wanted = {
+        weight.key: Wanted(_named(weights, weight), weight.type.shape, package.recipes[weight.role])
+        for package in laid.packages
+        for weight in matrices(package.programs)
+        if weight.role in package.recipes
+    }
+    file = str(weights.reader.path)
+    found = tuple(misfits(wanted.values(), pad_groups=request.pad_groups, file=file))
+    if found:
+        raise TopocError(*found)
 
 
-def write_package(
-    laid: Plan, package: PackagePlan, rounded: Rounded, path: Path, identity: Identity
-) -> None:
-    """Emit the programs of a package and stream its weights, each once."""
-    metadata = {"topoc.build": identity.build, "topoc.chunk": package.name}
-    with BlobWriter(prepare(path)) as blob:
-        sink = PackageSink(rounded, blob)
-        model = emit(package.programs, sink=sink, metadata=metadata, dtype=laid.dtype)
-    write_description(path, model)
-
-
-@frozen(kw_only=True)
-class _Task:
-    """What a process needs to write one package; it opens the checkpoint for itself."""
-
-    laid: Plan
-    package: PackagePlan
-    checkpoint: str
-    written: Mapping[RoundedKey, Extent]
-    path: Path
-    identity: Identity
-
-    def run(self) -> tuple[Diagnostic, ...]:
-        """Write the package; findings come back as data, since errors of ours don't pickle."""
-        try:
-            weights = bind(open_checkpoint(self.checkpoint), self.laid.architecture)
-            rounded = Rounded(weights, lambda _: None, dict(self.written))
-            write_package(self.laid, self.package, rounded, self.path, self.identity)
-        except TopocError as failure:
-            return failure.findings
-        return ()
+def _named(weights: Weights, weight: Weight) -> str:
+    """A weight as the checkpoint calls it, with the rows that it is."""
+    name, first = weights.names[weight.role], weight.first
+    return name if first is None else f"{name}[{first}:{first + weight.type.shape[0]}]"

@@ -48,7 +48,9 @@ def toolchain() -> dict[str, str]:
     return {"topoc": VERSION, "coremltools": toolkit().version}
 
 
-def describe(plan: Plan, written: Written) -> manifest.Manifest:
+def describe(
+    plan: Plan, written: Written, quantization: manifest.Quantization | None
+) -> manifest.Manifest:
     """The manifest, but for its list of files."""
     topology = plan.topology
     target = {name: value for name, value in asdict(topology.target).items() if value is not None}
@@ -69,6 +71,7 @@ def describe(plan: Plan, written: Written) -> manifest.Manifest:
         tokenizer=tuple(path.as_posix() for path in written.tokenizer),
         residual_scales=written.scales.residual,
         residual_peaks=tuple(one.stream.peak for one in written.ranges),
+        quantization=quantization,
         lint=written.lint,
         revisit=written.revisit,
         unproven=_unproven(plan, written),

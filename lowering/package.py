@@ -12,7 +12,20 @@ from attrs import define, field
 
 ALIGNMENT = 64
 SENTINEL = 0xDEADBEEF
-RECORD_TYPES = {"float16": 1, "float32": 2, "uint8": 3, "int8": 4, "int32": 14}
+RECORD_TYPES = {
+    "float16": 1,
+    "float32": 2,
+    "uint8": 3,
+    "int8": 4,
+    "int4": 8,
+    "uint1": 9,
+    "uint2": 10,
+    "uint4": 11,
+    "uint3": 12,
+    "uint6": 13,
+    "int32": 14,
+}
+SUB_BYTE = {"int4": 4, "uint1": 1, "uint2": 2, "uint3": 3, "uint4": 4, "uint6": 6}
 MODEL = "com.apple.CoreML/model.mlmodel"
 WEIGHTS = "com.apple.CoreML/weights"
 
@@ -40,12 +53,16 @@ class BlobWriter:
         finally:
             self.file.close()
 
-    def begin(self, dtype: str, nbytes: int) -> int:
-        """Start a record of so many bytes; its offset is what the model refers to."""
+    def begin(self, dtype: str, nbytes: int, count: int = 0) -> int:
+        """Start a record of so many bytes; its offset is what the model refers to.
+
+        Of sub-byte values it also tells how many bits of the last byte hold none of the `count`.
+        """
+        padding = 8 * nbytes - count * SUB_BYTE[dtype] if dtype in SUB_BYTE else 0
         at = self.file.tell()
         self.file.write(bytes(-at % ALIGNMENT))
         offset = self.file.tell()
-        header = pack("<IIQQQ", SENTINEL, RECORD_TYPES[dtype], nbytes, offset + ALIGNMENT, 0)
+        header = pack("<IIQQQ", SENTINEL, RECORD_TYPES[dtype], nbytes, offset + ALIGNMENT, padding)
         self.file.write(header.ljust(ALIGNMENT, b"\0"))
         self._count += 1
         return offset

@@ -1,10 +1,10 @@
 """What a topology becomes: packages of programs, the buffers a host keeps, the steps it makes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import TYPE_CHECKING
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from topoc.dsl.model import Chunk, Function, Topology, Write
 from topoc.dsl.plain import Plain
@@ -13,11 +13,19 @@ from topoc.lowering.architecture import Architecture
 from topoc.lowering.build import build
 from topoc.lowering.build.handling import COREML_LLM
 from topoc.lowering.build.layout import Layout, layout_of
+from topoc.lowering.compress.layout import constants, size
+from topoc.lowering.compress.recipe import Recipe
 from topoc.lowering.features import dressed
 from topoc.lowering.ir import DType, Program, TensorType, Weight
+from topoc.lowering.ops.linear import Linear
+from topoc.lowering.ops.norm import RmsNorm
+from topoc.lowering.recipes import recipes_of
 
 if TYPE_CHECKING:
     from topoc.lowering.rescale import Scales
+
+INLINE = 10
+"""Constants of fewer elements stand in the program, not in the weight file."""
 
 
 @frozen(kw_only=True, eq=False, repr=False)
@@ -27,6 +35,8 @@ class PackagePlan(Plain):
     name: str
     chunk: Chunk
     programs: tuple[Program, ...]
+    recipes: Mapping[str, Recipe] = field(factory=dict)
+    """Of the matrices that are compressed, by role."""
 
     @property
     def path(self) -> str:
@@ -35,15 +45,43 @@ class PackagePlan(Plain):
 
     @property
     def loaded_bytes(self) -> int:
-        """The weights as a device holds them, however many functions share them."""
+        """The weights decompressed, as a device holds them, however many functions share them."""
         weights = {w.key: w.type.bytes for program in self.programs for w in program.weights}
         return sum(weights.values())
+
+    @property
+    def constants(self) -> tuple[int, ...]:
+        """The bytes of each record that the weights fill in the package's file."""
+        used = {
+            (weight, type(binding.op)): None
+            for program in self.programs
+            for binding in program.bindings
+            for weight in binding.op.weights
+        }
+        found: dict[object, tuple[int, ...]] = {}
+        for weight, op in used:
+            how = self.recipes.get(weight.role) if op is Linear else None
+            repeats = 1 + issubclass(op, RmsNorm)  # a norm's gain stands twice
+            sizes = (repeats * weight.type.bytes,) if how is None else _sizes(how, weight)
+            found[weight.key, repeats, how] = sizes
+        return tuple(size for sizes in found.values() for size in sizes)
+
+    @property
+    def written_bytes(self) -> int:
+        """All of these records' data."""
+        return sum(self.constants)
 
     @property
     def parameters(self) -> int:
         """The elements of its weights."""
         shapes = {w.role: w.type.shape for program in self.programs for w in program.weights}
         return sum(map(prod, shapes.values()))
+
+
+def _sizes(how: Recipe, weight: Weight) -> tuple[int, ...]:
+    """The parts of a compressed weight; those of a few elements stand in the program itself."""
+    parts = constants(how, weight.type.shape).values()
+    return tuple(size(one) for one in parts if prod(one[1]) >= INLINE)
 
 
 @frozen(kw_only=True, eq=False, repr=False)
@@ -131,10 +169,17 @@ def plan(
         topology=topology,
         architecture=architecture,
         dtype=dtype,
-        packages=tuple(built.values()),
+        packages=_compressed(topology, dtype, tuple(built.values())),
         buffers=tuple(b for cache in layout.caches for b in cache.buffers(dtype)),
         functions=with_copies(tuple(functions)),
     )
+
+
+def _compressed(
+    topology: Topology, dtype: DType, packages: tuple[PackagePlan, ...]
+) -> tuple[PackagePlan, ...]:
+    """The packages with the recipes of their matrices."""
+    return tuple(evolve(one, recipes=recipes_of(topology, one.programs, dtype)) for one in packages)
 
 
 def _added(

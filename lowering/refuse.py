@@ -85,10 +85,18 @@ def _head(rows: int, head: Head, at: Span | Place) -> Iterator[Diagnostic]:
 
 
 def _scheme(recipe: Recipe) -> Fault | None:
+    """Matrices take every scheme; a host table int8 by row, and activations none."""
     schemes = tuple((one.name, one.arguments) for one in recipe.schemes if one.name != "none")
     if not schemes or (recipe.role in HOST_ROLES and schemes == HOST_TABLE):
         return None
-    return "scheme", f"scheme `{schemes[0][0]}` is not lowered yet", recipe.span
+    name = " + ".join(name for name, _ in schemes)
+    if recipe.role in HOST_ROLES:
+        return "scheme", f"scheme `{name}` of a host table is not lowered yet", recipe.span
+    if recipe.role == "activations":
+        return "scheme", f"scheme `{name}` of activations is not lowered yet", recipe.span
+    if schemes[0][0] == "prune" and len(schemes) > 1 and schemes[1][0] != "palettize":
+        return "scheme", f"scheme `{name}` is not lowered yet", recipe.span
+    return None
 
 
 def _refusal(topology: Topology, family: str, words: str, span: Span | None) -> Diagnostic:

@@ -3,19 +3,16 @@
 from collections.abc import Callable, Iterator
 from errno import EIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-import numpy as np
 import torch
 from attrs import define, evolve, field, frozen
 
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.lowering.checkpoint.weights import Weights
 from topoc.lowering.ir import DType, Weight
-from topoc.lowering.package import BlobWriter
 
 COPY_BLOCK = 16 << 20
-NAMES = {DType.FP16: "float16", DType.FP32: "float32"}
 TORCH = {DType.FP16: torch.float16, DType.FP32: torch.float32}
 
 
@@ -27,10 +24,17 @@ def rounded(weights: Weights, weight: Weight) -> Iterator[torch.Tensor]:
         if plain:  # what `blocks` has judged needs no second look
             yield block.to(TORCH[dtype])
             continue
-        values = ((block + weight.offset) * weight.factor).to(TORCH[dtype])
+        values = scaled(block, weight).to(TORCH[dtype])
         if not torch.isfinite(values).all():
             raise _overflow(weights, weight)
         yield values
+
+
+def scaled(block: torch.Tensor, weight: Weight) -> torch.Tensor:
+    """(stored + offset) * factor, in float32."""
+    if weight.offset == 0.0 and weight.factor == 1.0:
+        return block
+    return (block + weight.offset) * weight.factor
 
 
 def _run(weight: Weight) -> tuple[int, int] | None:
@@ -67,7 +71,7 @@ class Rounded:
     """The rounded values of weights, made once: what was written before is copied from there."""
 
     weights: Weights
-    told: Callable[[Weight], None]
+    told: Callable[[int], None]  # bytes that are written
     written: dict[RoundedKey, Extent] = field(factory=dict)
 
     def append_to(self, file: BinaryIO, path: Path, weight: Weight) -> None:
@@ -79,11 +83,11 @@ class Rounded:
             file.writelines(block.numpy().data for block in rounded(self.weights, weight))
             extent = Extent(path, start, file.tell() - start)
             self.written[weight.key, weight.type.dtype] = extent
-        self.told(weight)
+        self.told(weight.type.bytes)
 
     def values(self, weight: Weight) -> torch.Tensor:
         """The values of a weight that is small enough to hold."""
-        self.told(weight)
+        self.told(weight.type.bytes)
         return torch.cat(list(rounded(self.weights, weight)))
 
     def _extent(self, weight: Weight) -> Extent | None:
@@ -109,34 +113,3 @@ class Rounded:
                     raise OSError(EIO, "the file became shorter", str(extent.path))
                 file.write(block)
                 left -= len(block)
-
-
-@define
-class PackageSink:
-    """Writes each constant of a package once."""
-
-    rounded: Rounded
-    blob: BlobWriter
-    _offsets: dict[object, int] = field(factory=dict)
-
-    def weight(self, weight: Weight, layout: str) -> int:
-        """The record of a checkpoint tensor; layouts of the same bytes share it."""
-        repeats = 2 if layout == "twice" else 1
-        key = (weight.key, weight.type.dtype, repeats)
-        if key not in self._offsets:
-            kind = NAMES[weight.type.dtype]
-            self._offsets[key] = self.blob.begin(kind, repeats * weight.type.bytes)
-            for _ in range(repeats):
-                self.rounded.append_to(self.blob.file, self.blob.path, weight)
-        return self._offsets[key]
-
-    def values(self, weight: Weight, layout: str) -> np.ndarray[Any, Any]:
-        """The values of a checkpoint tensor of a few elements."""
-        values = self.rounded.values(weight).numpy()
-        return np.tile(values, 2) if layout == "twice" else values
-
-    def literal(self, value: np.ndarray[Any, Any]) -> int:
-        """The record of an array."""
-        offset = self.blob.begin(value.dtype.name, value.nbytes)
-        self.blob.file.write(np.ascontiguousarray(value).data)
-        return offset

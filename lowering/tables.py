@@ -72,7 +72,7 @@ def _write_int8(
             codes, scale = coded(block)
             file.write(codes.numpy().data)
             scale_file.write(scale.numpy().data)
-    rounded.told(weight)
+    rounded.told(weight.type.bytes)
 
 
 def _coded_by_step(block: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,6 +1,8 @@
 """Options and fixtures for all tests."""
 
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -21,9 +23,18 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    if (
+        "PYTEST_XDIST_WORKER" not in os.environ
+    ):  # workers inherit it: no test touches a user's cache
+        os.environ["XDG_CACHE_HOME"] = config.cache_home = tempfile.mkdtemp(prefix="topoc-cache-")
     if config.getoption("--update-golden") and os.environ.get("CI"):
         message = "--update-golden rewrites what tests expect, which CI must not do"
         raise pytest.UsageError(message)
+
+
+def pytest_unconfigure(config):
+    if hasattr(config, "cache_home"):
+        shutil.rmtree(config.cache_home, ignore_errors=True)
 
 
 @pytest.fixture

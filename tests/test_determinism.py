@@ -507,27 +507,21 @@ def test_what_a_worker_finds_is_told(checkpoint, tmp_path, monkeypatch):
     from concurrent.futures.process import BrokenProcessPool
 
     from topoc.dsl.diagnostic import TopocError
-    from topoc.lowering.compiler import _finish, _Task
-
-    class Package:
-        name, path = "first", "first.mlpackage"
+    from topoc.lowering import packages
 
     class Laid:
         architecture = architecture.read(checkpoint)
 
-    task = _Task(
-        laid=Laid(),
-        package=Package(),
-        checkpoint=str(tmp_path / "gone"),
-        written={},
-        path=tmp_path / "b",
-        identity=None,
-    )
+    settings = packages.Settings({}, "", tmp_path, 0, False, None)
+    work = packages._Work(Laid(), str(tmp_path / "gone"), settings)
+    monkeypatch.setattr(packages, "_WORK", [work])
+    packages._compressor.cache_clear()
+    task = packages._Task(package=None, written={}, path=tmp_path / "b", identity=None)
     told = Future()
     told.set_result(task.run())
     with pytest.raises(TopocError, match=r"checkpoint\.missing-file"):
-        _finish(told, Package())
+        packages._result(told, "first")
     lost = Future()
     lost.set_exception(BrokenProcessPool("it was killed"))
     with pytest.raises(TopocError, match=r"bundle\.worker-lost"):
-        _finish(lost, Package())
+        packages._result(lost, "first")

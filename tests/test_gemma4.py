@@ -31,7 +31,8 @@ from topoc.lowering.checkpoint.open import open_checkpoint
 from topoc.lowering.checkpoint.random import Random
 from topoc.lowering.checkpoint.reader import Entry
 from topoc.lowering.engine.driver import Engine
-from topoc.lowering.interpret.ranges import _Walk
+from topoc.lowering.interpret.ranges import measure
+from topoc.lowering.interpret.walk import Walk
 from topoc.lowering.ir import DType
 from topoc.lowering.parity.oracle import Oracle
 from topoc.lowering.parity.proof import prove, telling_tokens
@@ -484,7 +485,7 @@ def test_seeded_weights_keep_the_stream_in_size(read):
     assert len(set(scalars.tolist())) == 35
     gains = weights.vector("layers.0.input_norm")
     assert gains.mean() == pytest.approx(1, abs=0.1)
-    peaks = [one.left for one in _Walk(found, weights, calibration_tokens(found, None)).ranges()]
+    peaks = [one.left for one in measure(found, weights, calibration_tokens(found, None))]
     assert max(peaks) < 1000
     assert min(peaks) > 0.1
 
@@ -533,11 +534,9 @@ def test_layers_equal_those_of_transformers(checkpoints, name):
     for hook in hooks:
         hook.remove()
     weights = bound(folder)
-    walk = _Walk(weights.architecture, weights, TOKENS)
-    for _ in walk.ranges():
-        pass
+    *_, last = Walk(weights.architecture, weights, [TOKENS]).visits()
     wanted = outputs[-2].T[None, :, None]
-    assert (walk.fed["embed"] - wanted).abs().max() <= 1e-4 * wanted.std()
+    assert (last.before - wanted).abs().max() <= 1e-4 * wanted.std()
 
 
 @pytest.mark.parametrize("name", ["e4b", "plain"])

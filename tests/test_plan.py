@@ -194,7 +194,7 @@ def test_what_lint_finds_stops_it(topoc_):
 
 
 def test_what_is_not_lowered_stops_it_by_name(topoc_):
-    result = topoc_("plan", "t.topo", more="quantize { weights: palettize(bits = 4) }")
+    result = topoc_("plan", "t.topo", more="quantize { embed: palettize(bits = 4) }")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "scheme.not-lowered" in result.stderr
 

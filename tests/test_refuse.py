@@ -53,31 +53,19 @@ REFUSED = {
         {"chunks": OWN.replace("argmax", "topk = 98", 1)},
         ("value.range", "the best 98 of a vocabulary of 97", "head(topk = 98)"),
     ),
-    "palettize": (
-        {"body": "quantize { weights: palettize(bits = 4) }"},
+    "pruning of what is then scaled": (
+        {"body": "quantize { L1 mlp: prune(n = 2, m = 4) + int8 }"},
         (
             "scheme.not-lowered",
-            "scheme `palettize` is not lowered yet",
-            "weights: palettize(bits = 4)",
+            "scheme `prune + int8` is not lowered yet",
+            "L1 mlp: prune(n = 2, m = 4) + int8",
         ),
-    ),
-    "int8": (
-        {"body": "quantize { L1 mlp: int8 }"},
-        ("scheme.not-lowered", "scheme `int8` is not lowered yet", "L1 mlp: int8"),
-    ),
-    "int8 per row in a graph": (
-        {"body": "quantize { head: int8(per = row) }"},
-        ("scheme.not-lowered", "scheme `int8` is not lowered yet", "head: int8(per = row)"),
-    ),
-    "int4": (
-        {"body": "quantize { weights: int4(block = 16) }"},
-        ("scheme.not-lowered", "scheme `int4` is not lowered yet", "weights: int4(block = 16)"),
     ),
     "activations": (
         {"body": "quantize { activations: int8(per = tensor) }"},
         (
             "scheme.not-lowered",
-            "scheme `int8` is not lowered yet",
+            "scheme `int8` of activations is not lowered yet",
             "activations: int8(per = tensor)",
         ),
     ),
@@ -85,7 +73,7 @@ REFUSED = {
         {"body": "quantize { embed: palettize(bits = 4) }"},
         (
             "scheme.not-lowered",
-            "scheme `palettize` is not lowered yet",
+            "scheme `palettize` of a host table is not lowered yet",
             "embed: palettize(bits = 4)",
         ),
     ),
@@ -116,7 +104,7 @@ def test_layers_of_one_rule_are_refused_together_and_those_of_two_apart(tmp_path
 
 
 def test_everything_is_refused_at_once(tmp_path):
-    body = f"{GRAPH}\n  kv {{ L1: row padded(heads = 1) }}\n  quantize {{ weights: int4 }}"
+    body = f"{GRAPH}\n  kv {{ L1: row padded(heads = 1) }}\n  quantize {{ embed: int4 }}"
     _, found = refused(tmp_path, body, "chunk whole = L0-3 + norm + head(topk = 98)")
     assert len(found) == 4
 

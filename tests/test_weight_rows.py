@@ -104,7 +104,7 @@ def test_what_stands_already_is_copied_and_not_made_again(factor, tmp_path, coun
     wanted = (counted.whole("embed") * factor).half().numpy().tobytes()
     assert other.read_bytes() == wanted
     assert path.read_bytes() == b"before" + wanted
-    assert [one.type.bytes for one in told] == [one.type.bytes for one in (whole, *runs(whole))]
+    assert told == [one.type.bytes for one in (whole, *runs(whole))]
 
 
 def runs(whole):

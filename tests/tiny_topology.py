@@ -9,7 +9,8 @@ from tiny_checkpoint import tiny
 from topoc.dsl.load import load
 from topoc.lowering.interpret.reference import evaluate
 from topoc.lowering.package import BlobWriter, prepare, write_description
-from topoc.lowering.stored import PackageSink, Rounded
+from topoc.lowering.sink import PackageSink
+from topoc.lowering.stored import Rounded
 
 torch.set_num_threads(1)
 

@@ -36,6 +36,10 @@ class Asked:
     jobs: int
     allow: dict[str, str]  # code to reason
     revisit: str | None
+    pad_groups: bool
+    no_cache: bool
+    calibrate: Path | None
+    error_feedback: bool
     name: str | None
     define: tuple[tuple[str, float], ...]
     model: Path | None
@@ -68,6 +72,19 @@ def _reasoned(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
     "--allow", multiple=True, callback=_reasoned, metavar="CODE=REASON", help="Accept a finding."
 )
 @click.option("--revisit", metavar="EVIDENCE", help="Why a verdict is set aside.")
+@click.option("--pad-groups", is_flag=True, help="Fill up the last group of a palettized weight.")
+@click.option("--no-cache", is_flag=True, help="Compress anew, and keep nothing for later.")
+@click.option(
+    "--calibrate",
+    type=click.Path(path_type=Path),
+    metavar="TEXTFILE",
+    help="Let errors count by what inputs this text causes.",
+)
+@click.option(
+    "--error-feedback",
+    is_flag=True,
+    help="Let columns make up for the error of others; at most 4 bits, slow.",
+)
 @options.topology
 @options.define
 @options.model
@@ -89,6 +106,7 @@ def _request(topology: Topology, asked: Asked, found: tuple[Diagnostic, ...]) ->
     from topoc.lowering.checkpoint.default import find_weights
     from topoc.lowering.checkpoint.open import open_checkpoint
     from topoc.lowering.compiler import Request
+    from topoc.lowering.compress.cache import Cache
     from topoc.lowering.ir import DType
 
     config = topology.layers.config
@@ -101,7 +119,24 @@ def _request(topology: Topology, asked: Asked, found: tuple[Diagnostic, ...]) ->
         jobs=asked.jobs,
         lint=_linted(topology, asked.allow, found),
         revisit=asked.revisit,
+        pad_groups=asked.pad_groups,
+        cache=None if asked.no_cache else Cache(),
+        calibrate=_text(asked),
+        error_feedback=asked.error_feedback,
     )
+
+
+def _text(asked: Asked) -> str | None:
+    """The text to calibrate on."""
+    from topoc.lowering.calibration import read_text
+
+    if asked.calibrate is None:
+        if asked.error_feedback:
+            words = "error feedback needs to know what the projections read"
+            way = "name a text with --calibrate"
+            raise TopocError(error("calibrate.unused", words, Place("--error-feedback"), help=way))
+        return None
+    return read_text(asked.calibrate)
 
 
 def _checked(asked: Asked) -> tuple[Topology, tuple[Diagnostic, ...]]:

@@ -10,6 +10,7 @@ from topoc.dsl.diagnostic import Place, TopocError, error
 
 if TYPE_CHECKING:
     from topoc.lowering.bundle.reader import Bundle
+    from topoc.lowering.checkpoint.weights import Weights
     from topoc.lowering.parity.oracle import Oracle
     from topoc.lowering.parity.proof import Verdict
 
@@ -18,6 +19,7 @@ NAMES = {
     "ii": "(ii) fp16 weights",
     "ii-unrounded": "(ii) fp16 weights",
     "iii": "(iii) fp16 arithmetic",
+    "iv": "(iv) as compressed",
 }
 
 
@@ -41,14 +43,43 @@ class _Positions(click.ParamType[tuple[int, ...]]):
 @click.argument("other", type=click.Path(path_type=Path), required=False)
 @click.option("--weights", help="The checkpoint: a folder, a file, or random:SEED.")
 @click.option("--positions", type=_Positions(), help="Where to compare; by default where it tells.")
+@click.option("--ladder", is_flag=True, help="What compression costs, on --text FILE.")
+@click.option("--text", type=click.Path(path_type=Path), help="UTF-8 text for --ladder.")
 def command(
-    bundle: Path, other: Path | None, *, weights: str | None, positions: tuple[int, ...] | None
+    bundle: Path,
+    other: Path | None,
+    *,
+    weights: str | None,
+    positions: tuple[int, ...] | None,
+    ladder: bool,
+    text: Path | None,
 ) -> None:
     """Compare the logits of BUNDLE with transformers', or with those of OTHER."""
     from topoc.lowering.bundle.reader import open_bundle
+
+    if ladder or text is not None:
+        if not ladder or text is None or other is not None or positions is not None:
+            message = "--ladder goes with --text, and with neither OTHER nor --positions"
+            raise click.UsageError(message)
+        raise SystemExit(_climbed(open_bundle(bundle), weights, text))
+    opened = open_bundle(bundle)
+    raise SystemExit(_compared(opened, other, weights, positions))
+
+
+def _climbed(bundle: "Bundle", weights: str | None, text: Path) -> int:
+    from topoc.lowering.cli.ladder import climb
+
+    bound = _bound(bundle, weights)
+    kept = climb(bundle, bound, _oracle(bundle, bound), text)
+    return view.CLEAN if kept else view.FINDINGS
+
+
+def _compared(
+    opened: "Bundle", other: Path | None, weights: str | None, positions: tuple[int, ...] | None
+) -> int:
+    from topoc.lowering.bundle.reader import open_bundle
     from topoc.lowering.parity.proof import agree, default_positions, prove
 
-    opened = open_bundle(bundle)
     places = positions or default_positions(opened.manifest)
     _within(opened, places)
     view.progress(f"comparing at positions {', '.join(map(str, places))}")
@@ -57,9 +88,9 @@ def command(
         _within(twin, places)
         verdicts = iter([agree(opened, twin, places)])
     else:
-        verdicts = prove(opened, _oracle(opened, weights), places)
+        verdicts = prove(opened, _oracle(opened, _bound(opened, weights)), places)
     kept = [_tell(verdict) for verdict in verdicts]
-    raise SystemExit(view.CLEAN if all(kept) else view.FINDINGS)
+    return view.CLEAN if all(kept) else view.FINDINGS
 
 
 def _within(bundle: "Bundle", places: tuple[int, ...]) -> None:
@@ -70,14 +101,13 @@ def _within(bundle: "Bundle", places: tuple[int, ...]) -> None:
         raise TopocError(error("run.context-full", words, place, help="name earlier positions"))
 
 
-def _oracle(bundle: "Bundle", weights: str | None) -> "Oracle":
-    """The reference model of the checkpoint that the bundle was made of."""
+def _bound(bundle: "Bundle", weights: str | None) -> "Weights":
+    """The checkpoint that the bundle was made of."""
     from topoc.lowering.architecture import read
     from topoc.lowering.checkpoint.bind import bind
     from topoc.lowering.checkpoint.default import find_weights
     from topoc.lowering.checkpoint.digest import digest
     from topoc.lowering.checkpoint.open import open_checkpoint
-    from topoc.lowering.parity.oracle import Oracle
 
     config = bundle.path / "config.json"
     bound = bind(open_checkpoint(weights or find_weights(config)), read(config))
@@ -86,8 +116,15 @@ def _oracle(bundle: "Bundle", weights: str | None) -> "Oracle":
         place = Place(str(bundle.path / "manifest.json"), "model.weights_sha256")
         way = "name that one with --weights"
         raise TopocError(error("verify.other-weights", words, place, help=way))
+    return bound
+
+
+def _oracle(bundle: "Bundle", weights: "Weights") -> "Oracle":
+    """The reference model."""
+    from topoc.lowering.parity.oracle import Oracle
+
     view.progress("building the reference")
-    return Oracle.of(config, bound)
+    return Oracle.of(bundle.path / "config.json", weights)
 
 
 def _tell(verdict: "Verdict") -> bool:

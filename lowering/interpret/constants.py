@@ -33,7 +33,10 @@ class Constants:
         self._package = package
         self._function = function
         self._ops = {
-            op.outputs[0].name: op for op in function.ops if op.outputs and _is_constant(op)
+            one.name: (op, at)
+            for op in function.ops
+            if _is_constant(op)
+            for at, one in enumerate(op.outputs)
         }
 
     def holds(self, binding: Binding) -> bool:
@@ -46,14 +49,15 @@ class Constants:
             return self._value(binding, place)
         if binding not in self._ops:
             raise unreadable(place, f"`{binding}` must be a constant here, and is none")
-        op = self._ops[binding]
+        op, at = self._ops[binding]
         place = self._place(op)
         if op.type == "const":
             return self._value(op.value, place)
         parts = {key: self.array(bound[0], place) for key, bound in op.inputs.items() if bound}
-        value = DECODERS[op.type](parts, place)
-        if value.shape != op.outputs[0].shape:
-            message = f"`{op.name}` decodes to {value.shape} and declares {op.outputs[0].shape}"
+        decoded = DECODERS[op.type](parts, place)
+        value, declared = decoded[at] if isinstance(decoded, tuple) else decoded, op.outputs[at]
+        if value.shape != declared.shape:
+            message = f"`{op.name}` decodes to {value.shape} and declares {declared.shape}"
             raise unreadable(place, message)
         return value
 
@@ -67,12 +71,12 @@ class Constants:
 
     def _key(self, binding: Binding) -> Key:
         if isinstance(binding, str):
-            op = self._ops.get(binding)
-            if op is None:
+            if binding not in self._ops:
                 return (binding,)  # an error that decoding will name
+            op, at = self._ops[binding]
             if op.type != "const":
                 parts = sorted(op.inputs.items())
-                return (op.type, *((name, *map(self._key, bound)) for name, bound in parts))
+                return (op.type, at, *((name, *map(self._key, bound)) for name, bound in parts))
             binding = op.value
         # A value's protobuf holds its type with either its content or its file and offset.
         return (binding.SerializeToString(deterministic=True),)

@@ -1,4 +1,4 @@
-"""Compressed weights to dense ones, in the data type they declare; opset CoreML8's two forms."""
+"""Compressed weights to dense ones, in the data type they declare; the forms of opset CoreML8."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,7 +9,8 @@ from topoc.dsl.diagnostic import Place
 from topoc.lowering.interpret.blob import unreadable
 from topoc.lowering.interpret.dtypes import Array
 
-Decoder = Callable[[Mapping[str, Array], Place], Array]
+Decoder = Callable[[Mapping[str, Array], Place], Array | tuple[Array, ...]]
+"""From the parts of an op to its results: an array, or one for each output."""
 
 
 def lut_to_dense(parts: Mapping[str, Array], place: Place) -> Array:
@@ -59,6 +60,33 @@ def blockwise_shift_scale(parts: Mapping[str, Array], place: Place) -> Array:
     return _rounded(wide.reshape(data.shape), scale.dtype)
 
 
+def sparse_to_dense(parts: Mapping[str, Array], place: Place) -> Array:
+    """The values at the places that the mask tells, in its order, and zeros elsewhere."""
+    mask, kept = parts["mask"], parts["nonzero_data"]
+    _check_count(mask, kept, place)
+    dense = np.zeros(mask.shape, kept.dtype)
+    dense[mask != 0] = kept
+    return dense
+
+
+def lut_to_sparse(parts: Mapping[str, Array], place: Place) -> tuple[Array, Array]:
+    """The mask as it is, and each index looked up in the table of the group that it lies in."""
+    mask, kept = parts["indices_mask"], parts["indices_nonzero_data"]
+    _check_count(mask, kept, place)
+    if parts["lut"].shape[-1] != 1:
+        raise unreadable(place, "the tables of a sparse tensor have vectors, not numbers")
+    indices = np.zeros(mask.shape, kept.dtype)
+    indices[mask != 0] = kept
+    dense = lut_to_dense({"indices": indices, "lut": parts["lut"]}, place)
+    return mask, dense[mask != 0]
+
+
+def _check_count(mask: Array, kept: Array, place: Place) -> None:
+    ones = np.count_nonzero(mask)
+    if kept.shape != (ones,):
+        raise unreadable(place, f"a mask of {ones} ones has values of shape {kept.shape}")
+
+
 def _rounded(wide: Array, dtype: np.dtype[np.generic]) -> Array:
     """The values in this float type; torch rounds as numpy does, at seven times the speed."""
     if dtype == np.float32:
@@ -86,8 +114,12 @@ def _block(group: tuple[int, ...], groups: list[int], shape: tuple[int, ...]) ->
 DECODERS: dict[str, Decoder] = {
     "constexpr_lut_to_dense": lut_to_dense,
     "constexpr_blockwise_shift_scale": blockwise_shift_scale,
+    "constexpr_sparse_to_dense": sparse_to_dense,
+    "constexpr_lut_to_sparse": lut_to_sparse,
 }
 NEEDED = {
     "constexpr_lut_to_dense": ("indices", "lut"),
     "constexpr_blockwise_shift_scale": ("data", "scale"),
+    "constexpr_sparse_to_dense": ("mask", "nonzero_data"),
+    "constexpr_lut_to_sparse": ("indices_mask", "indices_nonzero_data", "lut"),
 }

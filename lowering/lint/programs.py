@@ -1,7 +1,7 @@
 """The MIL that a topology becomes, with constants that have shapes and no values."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field, frozen
 
@@ -10,8 +10,10 @@ from topoc.dsl.lint.subject import Mil
 from topoc.dsl.model import Target, Topology
 from topoc.dsl.plain import Plain
 from topoc.dsl.source import Span
-from topoc.lowering.ir import Weight
 from topoc.lowering.plan import PackagePlan, Plan
+
+if TYPE_CHECKING:
+    from topoc.lowering.emit.mil.environment import Placed
 
 Spans = Mapping[str, Span]
 """Where the text asks for a value, by the value's name."""
@@ -68,7 +70,13 @@ def _emitted(laid: Plan, package: PackagePlan) -> Emitted:
 
     model = messages().Model()
     model.ParseFromString(
-        emit(package.programs, sink=_Shapes(), metadata={}, dtype=laid.dtype),
+        emit(
+            package.programs,
+            sink=_Shapes(),
+            metadata={},
+            dtype=laid.dtype,
+            recipes=package.recipes,
+        ),
     )
     topology, chunk = laid.topology, package.chunk
     target = _target(topology, package)
@@ -99,17 +107,23 @@ class _Shapes:
     def __init__(self) -> None:
         self._places: dict[object, int] = {}
 
-    def weight(self, weight: Weight, layout: str) -> int:
-        """A place for a checkpoint tensor."""
-        return self._place((weight, layout == "twice"))
+    def weight(self, placed: "Placed") -> int:
+        """A place for a checkpoint tensor or a part of it."""
+        twice = placed.layout == "twice"
+        return self._place((placed.weight, twice, placed.recipe, placed.part))
 
-    def values(self, weight: Weight, layout: str) -> Any:
+    def values(self, placed: "Placed") -> Any:
         """Ones for a tensor of a few elements, which stands in the program itself."""
         import numpy as np
 
+        from topoc.lowering.compress.layout import constants
         from topoc.lowering.emit.mil.environment import NUMPY, stored_shape
 
-        return np.ones(stored_shape(weight.type.shape, layout), NUMPY[weight.type.dtype])
+        weight = placed.weight
+        if placed.recipe is None:
+            return np.ones(stored_shape(weight.type.shape, placed.layout), NUMPY[weight.type.dtype])
+        dtype, shape = constants(placed.recipe, weight.type.shape)[placed.part]
+        return np.ones(shape, np.float16 if dtype == "fp16" else np.uint8)
 
     def literal(self, value: Any) -> int:
         """A place for an array."""

@@ -12,6 +12,7 @@ from topoc.dsl.plain import Plain
 from topoc.lowering.manifest.buffers import Buffer, Row, SlotRule
 from topoc.lowering.manifest.calls import Copy, Function, Step
 from topoc.lowering.manifest.ports import Input, Keys, Layout, Output, Sink, Source
+from topoc.lowering.manifest.quantization import Quantization, Tensor
 from topoc.lowering.manifest.tables import PerLayer, RopeTable, Table
 
 SCHEMA = "topoc.bundle/1"
@@ -81,6 +82,7 @@ class Manifest(Plain):
     per_layer: PerLayer | None = None
     residual_scales: tuple[float, ...] = ()  # of each layer's input and of the final norm's
     residual_peaks: tuple[float, ...] = ()  # measured greatest |x| at the same places
+    quantization: Quantization | None = None  # of weights in packages; None where all are whole
     lint: Lint = field(factory=Lint)
     revisit: str | None = None  # the new evidence for which a verdict was set aside
     unproven: tuple[str, ...] = ()
@@ -102,6 +104,7 @@ __all__ = [
     "ModelInfo",
     "Output",
     "PerLayer",
+    "Quantization",
     "RopeTable",
     "Row",
     "Sink",
@@ -109,4 +112,5 @@ __all__ = [
     "Source",
     "Step",
     "Table",
+    "Tensor",
 ]

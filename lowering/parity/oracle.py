@@ -11,6 +11,7 @@ import torch
 from attrs import define
 
 from topoc.dsl.diagnostic import Place, TopocError, error
+from topoc.lowering.architecture import TensorSpec
 from topoc.lowering.checkpoint.weights import Weights
 
 Logits = np.ndarray[Any, np.dtype[np.float32]]
@@ -20,6 +21,8 @@ Lookup = Callable[[torch.Tensor], torch.Tensor]
 
 # The modules that look tokens up, by the name of the host table.
 TABLES = {"embed": "embed_tokens", "ple_table": "embed_tokens_per_layer"}
+
+WEIGHT = ".weight"
 
 # The norms whose stored gain is one less than what they multiply by.
 OFFSETS = {"Gemma3RMSNorm": 1.0}
@@ -79,6 +82,19 @@ class Oracle:
             yield
 
     @contextmanager
+    def holding(self, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
+        """With other weights in projections, by the name of `state_name`; tied tables stay."""
+        modules = {name: self.model.get_submodule(name[: -len(WEIGHT)]) for name in weights}
+        kept = {name: module.weight for name, module in modules.items()}
+        try:
+            for name, module in modules.items():
+                module.weight = torch.nn.Parameter(weights[name], requires_grad=False)
+            yield
+        finally:
+            for name, module in modules.items():
+                module.weight = kept[name]
+
+    @contextmanager
     def rounded(self) -> Iterator[None]:
         """With weights, gains, table rows and angles rounded to fp16, as a package holds them."""
         kept = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
@@ -123,12 +139,17 @@ def _round_output(_: object, __: object, output: Any) -> Any:
     return output.half().float()
 
 
+def state_name(spec: TensorSpec, *, projects: bool = False) -> str:
+    """What transformers calls a tensor; a tied table that projects is its head."""
+    if spec.role == "head" or (projects and spec.role == "embed"):
+        return "lm_head.weight"
+    return f"model.{spec.name}"
+
+
 def _state(weights: Weights) -> dict[str, torch.Tensor]:
     """Every tensor by the name that transformers has for it."""
     return {
-        spec.name if spec.role == "head" else f"model.{spec.name}": torch.cat(
-            list(weights.blocks(spec.role))
-        )
+        state_name(spec): torch.cat(list(weights.blocks(spec.role)))
         for spec in weights.architecture.tensors
     }
 

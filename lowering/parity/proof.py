@@ -1,23 +1,27 @@
 """A bundle against its checkpoint, or against another bundle, gate by gate."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 from attrs import frozen
 
 from topoc.dsl.diagnostic import Place, TopocError, error
+from topoc.lowering.architecture import read
 from topoc.lowering.bundle.reader import Bundle
 from topoc.lowering.engine.predict import InterpreterPredictor
 from topoc.lowering.manifest import Manifest, Table
 from topoc.lowering.parity.gates import (
     Difference,
     Gate,
+    Logits,
     difference,
     teacher_forced,
     telling_positions,
 )
-from topoc.lowering.parity.oracle import Lookup, Oracle
+from topoc.lowering.parity.oracle import Lookup, Oracle, state_name
+from topoc.lowering.parity.shipped import shipped
 
 STEP = 7919  # a prime: ids that wander all over the vocabulary
 
@@ -55,21 +59,35 @@ def default_positions(manifest: Manifest) -> tuple[int, ...]:
 
 def prove(bundle: Bundle, oracle: Oracle, positions: Sequence[int]) -> Iterator[Verdict]:
     """Every gate that the bundle's precision has, over teacher-forced logits."""
-    coded = _coded_tables(bundle)
+    coded, held = coded_tables(bundle), named(bundle.path / "config.json", shipped(bundle))
+    places = sorted(positions)
+    tokens = telling_tokens(bundle.manifest, places[-1] + 1)
+    wide = teacher_forced(bundle, InterpreterPredictor(bundle), tokens, places)
+    asked = _Asked(bundle=bundle, oracle=oracle, places=places, tokens=tokens, held=held)
     with oracle.tables(coded):
-        yield from _prove(bundle, oracle, positions, _shipped(coded))
+        yield from asked.verdicts(wide, _shipped(coded, held))
+    if held:
+        against = "transformers, fp32, nothing compressed"
+        whole = oracle.logits(tokens)[places]
+        yield Verdict(gate="iv", against=against, found=difference(wide, whole, places))
+
+
+def named(config: Path, held: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Weights by role, by the names that transformers has for them."""
+    specs = {spec.role: spec for spec in read(config).tensors}
+    return {state_name(specs[role], projects=True): one for role, one in held.items()}
 
 
 WORDS = {"embed": "the int8 embedding", "ple_table": "the int8 per-layer rows"}
 
 
-def _shipped(coded: Iterable[str]) -> str:
+def _shipped(coded: Iterable[str], held: Iterable[str]) -> str:
     """What the reference takes from the bundle, in words."""
-    parts = [WORDS[name] for name in coded]
+    parts = [WORDS[name] for name in coded] + ["compressed weights"] * any(held)
     return f", {' and '.join(parts)} as shipped" if parts else ""
 
 
-def _coded_tables(bundle: Bundle) -> dict[str, Lookup]:
+def coded_tables(bundle: Bundle) -> dict[str, Lookup]:
     """The tables that lost something to int8; they stay on disk, mapped."""
     found = ((name, bundle.manifest.tables.get(name)) for name in WORDS)
     return {
@@ -92,27 +110,37 @@ def _decoder(bundle: Bundle, table: Table) -> Lookup:
     return rows
 
 
-def _prove(
-    bundle: Bundle, oracle: Oracle, positions: Sequence[int], shipped: str
-) -> Iterator[Verdict]:
-    places = sorted(positions)
-    tokens = telling_tokens(bundle.manifest, places[-1] + 1)
-    reference = oracle.logits(tokens)[places]
-    wide = teacher_forced(bundle, InterpreterPredictor(bundle), tokens, places)
-    against = f"transformers, fp32{shipped}"
-    if bundle.manifest.precision == "fp32":
-        yield Verdict(gate="i", against=against, found=difference(wide, reference, places))
-        return
-    with oracle.rounded():
-        alike = oracle.logits(tokens)[places]
-    yield Verdict(
-        gate="ii",
-        against=f"transformers, weights rounded alike{shipped}",
-        found=difference(wide, alike, places),
-    )
-    yield Verdict(gate="ii-unrounded", against=against, found=difference(wide, reference, places))
-    narrow = teacher_forced(bundle, InterpreterPredictor(bundle, rounding=True), tokens, places)
-    yield Verdict(gate="iii", against=against, found=difference(narrow, reference, places))
+@frozen(kw_only=True)
+class _Asked:
+    """What the gates are asked of; the oracle looks up the tables as they ship."""
+
+    bundle: Bundle
+    oracle: Oracle
+    places: list[int]
+    tokens: list[int]
+    held: Mapping[str, torch.Tensor]
+
+    def verdicts(self, wide: Logits, words: str) -> Iterator[Verdict]:
+        """Gates (i) to (iii); `wide` are the bundle's logits in fp32."""
+        against = f"transformers, fp32{words}"
+        reference = self._reference()
+        if self.bundle.manifest.precision == "fp32":
+            yield self._verdict("i", against, wide, reference)
+            return
+        with self.oracle.rounded():
+            alike = self._reference()
+        yield self._verdict("ii", f"transformers, weights rounded alike{words}", wide, alike)
+        yield self._verdict("ii-unrounded", against, wide, reference)
+        rounding = InterpreterPredictor(self.bundle, rounding=True)
+        narrow = teacher_forced(self.bundle, rounding, self.tokens, self.places)
+        yield self._verdict("iii", against, narrow, reference)
+
+    def _reference(self) -> Logits:
+        with self.oracle.holding(self.held):
+            return self.oracle.logits(self.tokens)[self.places]
+
+    def _verdict(self, gate: Gate, against: str, found: Logits, reference: Logits) -> Verdict:
+        return Verdict(gate=gate, against=against, found=difference(found, reference, self.places))
 
 
 def agree(one: Bundle, other: Bundle, positions: Sequence[int]) -> Verdict:

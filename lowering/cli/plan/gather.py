@@ -2,22 +2,20 @@
 
 from typing import TYPE_CHECKING, Literal, cast
 
+from attrs import evolve
+
 from topoc.dsl.measure import Measured, measure
 from topoc.dsl.model import Budget
 from topoc.lowering import manifest
 from topoc.lowering.build.handling import is_kv_value
-from topoc.lowering.cli.milliseconds import Ms
 from topoc.lowering.cli.plan import report
 from topoc.lowering.features.storage import angle_files, row_files
 from topoc.lowering.ir import DType, Program, TensorType
-from topoc.lowering.ops.norm import RmsNorm
 from topoc.lowering.package import ALIGNMENT
 from topoc.lowering.plan import PackagePlan, Plan
 
 if TYPE_CHECKING:  # a plan without costs loads none of it
     from topoc.lowering.cli.plan.times import Times
-
-Constants = dict[tuple[str, bool], int]
 
 
 def gather(plan: Plan, times: "Times | None" = None) -> report.Report:
@@ -47,54 +45,40 @@ def gather(plan: Plan, times: "Times | None" = None) -> report.Report:
 def _chunk(plan: Plan, package: PackagePlan, times: "Times | None") -> report.Chunk:
     steps = (step for one in plan.functions for step in one.steps)
     mine = [step for step in steps if step.package == package.path]
-    constants = _constants(package.programs)
     return report.Chunk(
         name=package.name,
         layers=list(package.chunk.layers),
         parts=[part.kind for part in package.chunk.parts if part.kind != "layers"],
-        stored_bytes=_stored(constants),
-        loaded_bytes=_loaded(constants),
+        stored_bytes=_stored(package),
+        loaded_bytes=package.loaded_bytes,
         functions=[
-            _function(step, program, times.chunk(step.function, package.name) if times else None)
+            _function(step, package, program, times)
             for step, program in zip(mine, package.programs, strict=True)
         ],
     )
 
 
-def _stored(constants: Constants) -> int:
-    return ALIGNMENT + sum(map(_record, constants.items()))
+def _stored(package: PackagePlan) -> int:
+    return ALIGNMENT + sum(map(_record, package.constants))
 
 
-def _loaded(constants: Constants) -> int:
-    return sum({key: size for (key, _), size in constants.items()}.values())
-
-
-def _constants(programs: tuple[Program, ...]) -> Constants:
-    """The bytes of each weight, by its key and whether a norm reads it."""
-    return {
-        (weight.key, isinstance(binding.op, RmsNorm)): weight.type.bytes
-        for program in programs
-        for binding in program.bindings
-        for weight in binding.op.weights
-    }
-
-
-def _record(constant: tuple[tuple[str, bool], int]) -> int:
-    """A record of the weight file: a header and the data, aligned; a norm's gain twice over."""
-    (_, twice), size = constant
-    size *= 1 + twice
+def _record(size: int) -> int:
+    """A record of the weight file: a header and the data, aligned."""
     return ALIGNMENT + size + -size % ALIGNMENT
 
 
-def _function(step: manifest.Step, program: Program, ms: Ms | None) -> report.Function:
-    constants = _constants((program,))
+def _function(
+    step: manifest.Step, package: PackagePlan, program: Program, times: "Times | None"
+) -> report.Function:
+    """With the weights that it reads itself, of those in its package."""
+    alone = evolve(package, programs=(program,))
     into, out = kv_bytes(step)
     return report.Function(
         name=step.function,
         unit=step.unit,
-        stored_bytes=_stored(constants),
-        loaded_bytes=_loaded(constants),
-        ms=ms,
+        stored_bytes=_stored(alone),
+        loaded_bytes=alone.loaded_bytes,
+        ms=times.chunk(step.function, package.name) if times else None,
         kv_bytes_in=into,
         kv_bytes_out=out,
         inputs=[_feature(one, one.source) for one in step.inputs],

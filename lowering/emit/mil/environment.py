@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from attrs import define, field
+from attrs import define, field, frozen
 
+from topoc.lowering.compress.recipe import Recipe
 from topoc.lowering.emit.mil.toolkit import toolkit
 from topoc.lowering.ir import DType, Op, Value, Weight
 
@@ -18,6 +19,16 @@ STATE = DType.FP16
 Constant = bool | int | float | str | tuple[int, ...] | np.ndarray[Any, Any]
 
 
+@frozen
+class Placed:
+    """What a constant stands for: a weight in a layout, or one part of a compressed weight."""
+
+    weight: Weight
+    layout: str  # `conv` (O, I, 1, 1), `twice` (2C,) or `plain`
+    part: str = ""  # of a compressed weight: `indices`, `lut`
+    recipe: Recipe | None = None
+
+
 @define
 class Placeholders:
     """The weights that a package needs, by the id that their constants carry.
@@ -25,12 +36,14 @@ class Placeholders:
     The constants hold one zero, broadcast; the exporter fetches each tensor once.
     """
 
-    weights: dict[str, tuple[Weight, str]] = field(factory=dict)  # id → weight, layout
+    weights: dict[str, Placed] = field(factory=dict)  # by id
 
-    def register(self, weight: Weight, layout: str) -> str:
-        """The id of a weight in a layout: `conv` (O, I, 1, 1), `twice` (2C,) or `plain`."""
-        key = f"{weight.key}|{layout}|{weight.type.dtype.value}"
-        self.weights[key] = (weight, layout)
+    def register(self, placed: Placed) -> str:
+        """The id of what is placed."""
+        weight = placed.weight
+        how = f"{placed.recipe}.{placed.part}" if placed.recipe else weight.type.dtype.value
+        key = f"{weight.key}|{placed.layout}|{how}"
+        self.weights[key] = placed
         return key
 
 
@@ -44,6 +57,7 @@ class Environment:
     dtype: DType
     placeholders: Placeholders
     names: set[str] = field(factory=set)
+    recipes: Mapping[str, Recipe] = field(factory=dict)  # of matrices, by role
     vars: dict[Value, Any] = field(factory=dict)
     prefix: str = ""
     _constants: dict[object, Any] = field(factory=dict)
@@ -56,21 +70,31 @@ class Environment:
 
         Arguments that are no vars become constants that the whole function shares.
         """
-        name = self._unique(f"{self.prefix}_{part}") if part else self.prefix
+        name = self.unique(f"{self.prefix}_{part}") if part else self.prefix
         inputs = {key: self._argument(value) for key, value in arguments.items()}
         return getattr(toolkit().mb, kind)(name=name, **inputs)
 
     def weight(self, weight: Weight, layout: str) -> Any:
-        """A placeholder for a checkpoint tensor."""
-        key = self.placeholders.register(weight, layout)
-        if key not in self._constants:
+        """A checkpoint tensor as it is."""
+
+        def make() -> Any:
             zero = np.zeros((), NUMPY[weight.type.dtype])
-            shape = stored_shape(weight.type.shape, layout)
-            name = self._unique("w_" + weight.role)
-            var = toolkit().mb.const(val=np.broadcast_to(zero, shape), name=name)
-            var.op.weight_id = key
-            self._constants[key] = var
+            value = np.broadcast_to(zero, stored_shape(weight.type.shape, layout))
+            return self.placed(Placed(weight, layout), value, self.unique("w_" + weight.role))
+
+        return self.once((weight, layout), make)
+
+    def once(self, key: object, make: Callable[[], Any]) -> Any:
+        """What is made of a key, shared by the whole function."""
+        if key not in self._constants:
+            self._constants[key] = make()
         return self._constants[key]
+
+    def placed(self, placed: Placed, value: np.ndarray[Any, Any], name: str) -> Any:
+        """A constant of the shape and type of `value`, whose data the exporter will fetch."""
+        var = toolkit().mb.const(val=value, name=name)
+        var.op.weight_id = self.placeholders.register(placed)
+        return var
 
     def constant(self, value: Constant) -> Any:
         """A constant, in the function's element type where it is a float."""
@@ -79,7 +103,7 @@ class Environment:
         if isinstance(typed, (np.ndarray, np.generic)):
             key = (typed.dtype.str, np.shape(typed), typed.tobytes())
         if (key, type(typed)) not in self._constants:
-            name = self._unique("c_" + _spelled(value))
+            name = self.unique("c_" + _spelled(value))
             var = toolkit().mb.const(val=typed, name=name)
             if isinstance(typed, np.ndarray):
                 digest = hashlib.sha256(repr(key).encode()).hexdigest()
@@ -99,7 +123,8 @@ class Environment:
             return np.array(value, NUMPY[self.dtype])[()]
         return np.int32(value) if isinstance(value, int) else np.array(value, np.int32)
 
-    def _unique(self, wanted: str) -> str:
+    def unique(self, wanted: str) -> str:
+        """A legal name that nothing in the function has."""
         legal = re.sub(r"[^A-Za-z0-9_]", "_", wanted)
         name, count = legal, 1
         while name in self.names:

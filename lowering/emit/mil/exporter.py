@@ -7,19 +7,18 @@ than ten elements stand in the model itself, as all constants of that size do.
 
 from typing import Any, Protocol
 
-from topoc.lowering.emit.mil.environment import Placeholders, stored_shape
+from topoc.lowering.emit.mil.environment import Placed, Placeholders
 from topoc.lowering.emit.mil.toolkit import toolkit
-from topoc.lowering.ir import Weight
 
 
 class WeightSink(Protocol):
     """Where constants go: writing one gives the offset of its record."""
 
-    def weight(self, weight: Weight, layout: str) -> int:
-        """Fetch and write a checkpoint tensor."""
+    def weight(self, placed: Placed) -> int:
+        """Fetch and write a checkpoint tensor, or a part of a compressed one."""
 
-    def values(self, weight: Weight, layout: str) -> Any:
-        """Fetch a checkpoint tensor of a few elements."""
+    def values(self, placed: Placed) -> Any:
+        """Fetch the same, of a few elements."""
 
     def literal(self, value: Any) -> int:
         """Write an array."""
@@ -54,7 +53,8 @@ def _exporter(program: Any, placeholders: Placeholders, sink: WeightSink) -> Any
             given = placeholders.weights.get(var.op.weight_id)
             if given is None or load.should_use_weight_file(var.val, kit.specification):
                 return super().get_milproto_value(var)
-            return load.helper.create_tensor_value(sink.values(*given).reshape(var.val.shape))
+            values = sink.values(given).reshape(var.val.shape).view(var.val.dtype)
+            return load.helper.create_tensor_value(values)
 
         def create_file_value(self, var: Any) -> Any:
             key = var.op.weight_id
@@ -68,12 +68,9 @@ def _exporter(program: Any, placeholders: Placeholders, sink: WeightSink) -> Any
 def _written(var: Any, placeholders: Placeholders, sink: WeightSink) -> Any:
     """Write a constant; gives the value that refers to its record."""
     load, key = toolkit().load, var.op.weight_id
-    if key in placeholders.weights:
-        weight, layout = placeholders.weights[key]
-        shape, offset = stored_shape(weight.type.shape, layout), sink.weight(weight, layout)
-    else:
-        shape, offset = var.val.shape, sink.literal(var.val)
+    given = placeholders.weights.get(key)
+    offset = sink.literal(var.val) if given is None else sink.weight(given)
     primitive = load.types_to_proto_primitive(var.sym_type.get_primitive())
     return load.create_file_value_tensor(
-        file_name=FILE, offset=offset, dim=shape, data_type=primitive
+        file_name=FILE, offset=offset, dim=var.val.shape, data_type=primitive
     )

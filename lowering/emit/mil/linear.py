@@ -2,23 +2,32 @@
 
 from typing import Any
 
+from topoc.lowering.emit.mil.constexpr import matrix
 from topoc.lowering.emit.mil.environment import Environment, emits
 from topoc.lowering.ops.linear import Embed, Linear
 
 
 @emits(Linear)
 def linear(op: Linear, env: Environment) -> Any:
-    """A 1×1 convolution: with channels second it needs no transpose around it."""
-    return env.op(
+    """A 1×1 convolution: with channels second it needs no transpose around it.
+
+    A compressed weight may have more rows than it should, which pad its last group: what they
+    make is cut off behind.
+    """
+    size, weight = op.result_type().shape, matrix(op.weight, env)
+    padded = weight.shape[0] > size[1]
+    made = env.op(
         "conv",
+        part="padded" if padded else "",
         x=env[op.x],
-        weight=env.weight(op.weight, "conv"),
+        weight=weight,
         strides=(1, 1),
         pad_type="valid",
         pad=(0, 0, 0, 0),
         dilations=(1, 1),
         groups=1,
     )
+    return env.op("slice_by_size", x=made, begin=(0, 0, 0, 0), size=size) if padded else made
 
 
 @emits(Embed)

@@ -1,7 +1,9 @@
 """All functions of a package as one MIL program, and that as a Core ML model."""
 
+from collections.abc import Mapping
 from typing import Any
 
+from topoc.lowering.compress.recipe import Recipe
 from topoc.lowering.emit.mil.environment import NUMPY, STATE, Environment, Placeholders, emitters
 from topoc.lowering.emit.mil.exporter import WeightSink, export
 from topoc.lowering.emit.mil.toolkit import toolkit
@@ -11,9 +13,16 @@ from topoc.lowering.verify import verify_together
 
 
 def emit(
-    programs: tuple[Program, ...], *, sink: WeightSink, metadata: dict[str, str], dtype: DType
+    programs: tuple[Program, ...],
+    *,
+    sink: WeightSink,
+    metadata: dict[str, str],
+    dtype: DType,
+    recipes: Mapping[str, Recipe] | None = None,
 ) -> bytes:
     """The serialised model of a package; weights go to the sink, each one once.
+
+    `recipes` says by role which matrices the sink will give compressed.
 
     The bytes depend on nothing but the arguments: automatic names start anew, and maps are
     serialised in order.
@@ -24,7 +33,8 @@ def emit(
     placeholders = Placeholders()
     whole = kit.program()
     for program in programs:
-        whole.add_function(program.name, _function(program, placeholders, dtype))
+        env = Environment(dtype, placeholders, set(), recipes or {})
+        whole.add_function(program.name, _function(program, env))
     whole.default_function_name = programs[0].name
     whole.export_as_multifunction = True
     model = export(whole, placeholders, sink)
@@ -33,11 +43,11 @@ def emit(
     return serialised
 
 
-def _function(program: Program, placeholders: Placeholders, dtype: DType) -> Any:
+def _function(program: Program, env: Environment) -> Any:
     kit = toolkit()
     inputs = {one.value.name: _placeholder(one) for one in program.inputs}
     values = [value for binding in program.bindings for value in binding.results]
-    env = Environment(dtype, placeholders, {value.name for value in values} | inputs.keys())
+    env.names |= {value.name for value in values} | inputs.keys()
     with kit.function(inputs, opset_version=kit.opset) as function:
         env.vars.update({one.value: function.inputs[one.value.name] for one in program.inputs})
         for binding in program.bindings:

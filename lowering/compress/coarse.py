@@ -1,0 +1,145 @@
+"""The best clustering of each group over a few coarse bins, by dynamic programming.
+
+Lloyd's iteration never moves a cluster from one tail to the other, and ends at up to twice the
+least error; this search sees all of them. With m bins a cluster its error is about 1 + 0.2/m² of
+the least (measured on 2026-11-30 on normal, Laplace, Student-t and real weights), which the finer
+search then takes away.
+"""
+
+import numpy as np
+import torch
+from attrs import frozen
+
+from topoc.lowering.compress.bins import BLOCKS, Bins, measure, water
+from topoc.lowering.compress.histogram import Index
+
+TOGETHER = 64  # groups whose costs fit the processor's cache
+CELLS = 1 << 15  # costs that are computed at once
+FAR = 1e30  # a cost that no clustering has
+
+
+@frozen
+class Grid:
+    """How coarse the search is, for a number of clusters."""
+
+    bins: int  # in all
+    widest: int  # bins of the widest cluster
+    reach: int  # how many bins an edge may lie from its even place
+
+
+def edges(bins: Bins, clusters: int, grid: Grid) -> Index:
+    """Edges of the clusters, as fine bins: [clusters + 1, groups]."""
+    return _edges(bins, _places(bins, grid.bins, grid.bins // clusters), clusters, grid)
+
+
+def exact_edges(bins: Bins, clusters: int) -> Index:
+    """Edges of the clusters, where every occupied bin is a place of its own."""
+    upto = torch.from_numpy(bins.squares.imag.copy())
+    many = max(int(upto[:, -1].max()), clusters)
+    ranks = torch.arange(many + 1, dtype=torch.float64).expand(bins.groups, -1).contiguous()
+    places = np.ascontiguousarray(torch.searchsorted(upto, ranks).numpy().T)
+    places = np.minimum(places, bins.count)
+    widest = min(many - clusters + 1, max(48, 8 * many // clusters))
+    return _edges(bins, places, clusters, Grid(many, widest, many))
+
+
+def _edges(bins: Bins, places: Index, clusters: int, grid: Grid) -> Index:
+    found = np.empty((clusters + 1, bins.groups), np.int64)
+    for at in range(0, bins.groups, TOGETHER):
+        some = slice(at, at + TOGETHER)
+        chosen = _search(_costs(bins, places, some, grid.widest), clusters, grid)
+        found[:, some] = np.take_along_axis(places[:, some], chosen, axis=0)
+    found[0], found[-1] = 0, bins.count
+    return found
+
+
+def _places(bins: Bins, count: int, each: int) -> Index:
+    """Edges of each group's coarse bins, as fine bins: [count + 1, groups]."""
+    occupied = np.diff(bins.squares.imag[:, bins.edges], axis=1).astype(np.int64)
+    share = water(measure(bins.mass, by_value=True), each * occupied, count)
+    upto = np.concatenate([np.zeros((bins.groups, 1)), share.cumsum(1)], axis=1)
+    levels = np.linspace(0.0, 1.0, count + 1)[1:-1] * upto[:, -1:]
+    block = torch.searchsorted(torch.from_numpy(upto[:, 1:].copy()), torch.from_numpy(levels))
+    at = np.minimum(block.numpy(), BLOCKS - 1)
+    size = np.take_along_axis(share, at, axis=1)
+    into = (levels - np.take_along_axis(upto, at, axis=1)) / np.where(size > 0, size, 1.0)
+    many = np.diff(bins.edges)[at]
+    inner = bins.edges[at] + np.rint(np.clip(into, 0.0, 1.0) * many).astype(np.int64)
+    ends = np.zeros((bins.groups, 1), np.int64)
+    return np.ascontiguousarray(np.concatenate([ends, inner, ends + bins.count], axis=1).T)
+
+
+def _costs(bins: Bins, places: Index, groups: slice, widest: int) -> torch.Tensor:
+    """Squared error of each run of coarse bins: [widest, edges, groups].
+
+    Entry [e, j] is that of the bins from edge j - widest + e to edge j; `FAR` before the start.
+    """
+    parts = _padded(bins, places, groups, widest)
+    many, wide = len(places), parts[0].shape[1]
+    costs = torch.empty((widest, many, wide))
+    step = max(1, CELLS // (many * wide))
+    for e in range(0, widest, step):
+        to = min(e + step, widest)
+        mass, first, second = (part[widest:] - _from(part, e, to, many) for part in parts)
+        first.square_().div_(mass.clamp_min_(0.5))
+        costs[e:to] = second.sub_(first).clamp_min_(0.0)
+    for e in range(widest):
+        costs[e, : widest - e] = FAR
+    return costs
+
+
+def _from(part: torch.Tensor, first: int, last: int, many: int) -> torch.Tensor:
+    """Runs of `many` rows that begin at each row from first to last."""
+    wide = part.shape[1]
+    return part.as_strided((last - first, many, wide), (wide, wide, 1), first * wide)
+
+
+def _padded(bins: Bins, places: Index, groups: slice, widest: int) -> tuple[torch.Tensor, ...]:
+    """Mass, first and second moments before each edge, after `widest` rows of zeros."""
+    taken = places[:, groups]
+    row = np.arange(bins.groups)[groups] * (bins.count + 1)
+    moments = np.take(bins.moments, taken + row)
+    squares = np.take(bins.squares, taken + row)
+    made = []
+    for part in (moments.real, moments.imag, squares.real):
+        tensor = torch.zeros((widest + len(places), taken.shape[1]), dtype=torch.float64)
+        tensor[widest:] = torch.from_numpy(part)
+        made.append(tensor)
+    return tuple(made)
+
+
+def _search(costs: torch.Tensor, clusters: int, grid: Grid) -> Index:
+    """The cheapest edges, as coarse bins: [clusters + 1, groups]."""
+    widest, many, groups = costs.shape
+    reached = torch.full((clusters, widest + many, groups), FAR)
+    reached[0, widest] = 0.0
+    ways = torch.empty_like(costs).reshape(-1)
+    for k in range(1, clusters):
+        low, high = _band(k, clusters, grid)
+        some = ways[: widest * (high - low) * groups].view(widest, high - low, groups)
+        torch.add(_windows(reached[k - 1], low, high, widest), costs[:, low:high], out=some)
+        torch.amin(some, 0, out=reached[k, widest + low : widest + high])
+    chosen = np.zeros((clusters + 1, groups), np.int64)
+    chosen[clusters] = many - 1
+    column = torch.arange(groups)
+    for k in range(clusters, 0, -1):
+        end = torch.from_numpy(chosen[k])
+        span = end + torch.arange(widest)[:, None]  # padded: edge j - widest + e stands at j + e
+        ways = reached[k - 1][span, column] + costs[:, end, column]
+        chosen[k - 1] = np.maximum(chosen[k] - widest + ways.numpy().argmin(0), 0)
+    return chosen
+
+
+def _windows(reached: torch.Tensor, low: int, high: int, widest: int) -> torch.Tensor:
+    """What was reached before each run: entry [e, j] is at edge low + j - widest + e."""
+    groups = reached.shape[1]
+    start = reached.storage_offset() + low * groups
+    return reached.as_strided((widest, high - low, groups), (groups, groups, 1), start)
+
+
+def _band(k: int, clusters: int, grid: Grid) -> tuple[int, int]:
+    """The edges at which the first k of the clusters may end."""
+    even = k * grid.bins // clusters
+    low = max(even - grid.reach, k)
+    high = min(even + grid.reach, grid.bins - clusters + k)
+    return low, high + 1

@@ -1,0 +1,87 @@
+"""How often each fp16 number stands in each group: all that clustering needs to know of a tensor.
+
+An fp16 number has 65,536 codes, so that a histogram of codes loses nothing and its size does not
+depend on the tensor. `shift` low bits of a code may be dropped: a cell then holds 2^shift codes.
+"""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from attrs import field, frozen
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Index = NDArray[np.int64]
+Codes = NDArray[np.uint16]
+
+CODES = 1 << 16
+INFINITE = 0x7C00  # the first code that is no number; the sign bit is apart
+UNIT = 1024  # the mean weight as a whole number, so that sums are exact in any order
+
+
+@frozen
+class Histogram:
+    """The mass of each group in all cells up to each one, in the order of codes.
+
+    Running sums are made while a group's counts are still in the processor's cache, and are what
+    bins are cut from. Mass is a count, int32, or a sum of whole weights, float64.
+    """
+
+    upto: NDArray[Any] = field(repr=False)  # [groups, 65536 >> shift]
+    shift: int
+
+    @property
+    def groups(self) -> int:
+        """How many groups there are."""
+        return len(self.upto)
+
+    def of(self, groups: Index) -> "Histogram":
+        """The histograms of some of the groups."""
+        return Histogram(self.upto[groups], self.shift)
+
+    def total(self) -> Floats:
+        """The mass of each cell in all groups together: [cells]."""
+        upto = torch.from_numpy(self.upto)
+        summed = upto.sum(0, dtype=upto.dtype).numpy()  # may wrap around, and the differences back
+        total: Floats = np.diff(summed, prepend=summed.dtype.type(0)).astype(np.float64)
+        return total
+
+    def is_finite(self) -> bool:
+        """Whether no infinity and no NaN was counted."""
+        half = self.upto.shape[1] // 2
+        last = INFINITE // (1 << self.shift) - 1
+        return all(
+            bool((self.upto[:, at + last] == self.upto[:, at + half - 1]).all()) for at in (0, half)
+        )
+
+
+def empty(groups: int, shift: int, *, weighted: bool) -> Histogram:
+    """A histogram in which nothing was counted yet."""
+    kind = np.float64 if weighted else np.int32
+    return Histogram(np.zeros((groups, CODES >> shift), kind), shift)
+
+
+def add(into: Histogram, at: int, codes: Codes, weights: Floats | None = None) -> None:
+    """Count codes, in any shape, into the group `at`; weights are whole numbers of that shape."""
+    flat = codes.reshape(-1)
+    row, cells = torch.from_numpy(into.upto[at]), CODES >> into.shift
+    if weights is not None:
+        counts = torch.from_numpy(np.bincount(flat >> into.shift, weights.reshape(-1), cells))
+    elif into.shift:  # without its lowest bit a code is positive as an int16 too
+        index = torch.from_numpy((flat >> into.shift).view(np.int16))
+        counts = torch.bincount(index, minlength=cells)
+    else:
+        counts = torch.from_numpy(np.bincount(flat, minlength=cells))
+    row += torch.cumsum(counts, 0, dtype=row.dtype)
+
+
+@cache
+def cell_values(shift: int) -> Floats:
+    """The mean of the fp16 numbers in each cell; infinities and NaNs, which never count, are 0."""
+    codes = np.arange(CODES, dtype=np.uint16).view(np.float16).astype(np.float64)
+    codes[~np.isfinite(codes)] = 0.0
+    means: Floats = codes.reshape(-1, 1 << shift).mean(1)
+    means.flags.writeable = False  # everyone gets the same array
+    return means

@@ -1,0 +1,81 @@
+"""Look-up tables of fp16 numbers, and which entry each fp16 number is nearest to."""
+
+import numpy as np
+from attrs import frozen
+from numpy.typing import NDArray
+
+from topoc.lowering.compress.histogram import CODES, Floats
+
+HALF = CODES // 2
+Tables = NDArray[np.float16]
+Indices = NDArray[np.uint8]
+INT8 = 127
+
+
+def rounded(centres: Floats) -> Tables:
+    """Ascending tables of the fp16 numbers nearest to the centres: [groups, entries].
+
+    `centres` are [entries, groups], NaN where there is none; the greatest stands there too.
+    """
+    entries = centres.T.astype(np.float16) + np.float16(0.0)  # -0 becomes 0
+    return np.sort(np.fmin(entries, np.nanmax(entries, axis=1, keepdims=True)), axis=1)
+
+
+def stepped(centres: Floats) -> tuple[NDArray[np.int8], NDArray[np.float16]]:
+    """The same as whole steps of a scale: [groups, entries] and [groups]."""
+    centres = centres.T
+    scales = np.array([scale_for(peak, INT8) for peak in np.nanmax(np.abs(centres), axis=1)])
+    steps = np.clip(np.rint(centres / scales[:, None].astype(np.float64)), -INT8, INT8)
+    steps = np.sort(np.fmin(steps, np.nanmax(steps, axis=1, keepdims=True)), axis=1)
+    return steps.astype(np.int8), scales
+
+
+def scale_for(peak: float, levels: int) -> np.float16:
+    """The fp16 step with which `levels` steps reach a peak; 1 where there is none.
+
+    A subnormal step is rounded up: rounded down it could miss the peak by a large part.
+    """
+    if peak == 0.0:
+        return np.float16(1.0)
+    step = np.float16(peak / levels)
+    if float(step) < float(np.finfo(np.float16).smallest_normal) and float(step) * levels < peak:
+        step = np.nextafter(step, np.float16(np.inf))
+    return step
+
+
+@frozen
+class Nearest:
+    """The nearest entry of each fp16 code in the tables of a batch; between two, the lower one."""
+
+    _runs: NDArray[np.int64]
+    _pattern: Indices
+
+    @classmethod
+    def to(cls, tables: Tables) -> "Nearest":
+        """To the entries of ascending tables: [groups, entries]."""
+        groups, entries = tables.shape
+        upto = np.concatenate([_ranks(tables), np.full((groups, 1), CODES)], axis=1)
+        positive = np.diff(np.maximum(upto - HALF, 0), prepend=0)
+        negative = np.diff(np.minimum(upto, HALF), prepend=0)
+        order = np.arange(entries, dtype=np.uint8)
+        runs = np.concatenate([positive, negative[:, ::-1]], axis=1)
+        return cls(runs, np.concatenate([order, order[::-1]]))
+
+    def look_up(self, group: int) -> Indices:
+        """The index of each code in one of the tables: [65536]."""
+        return np.repeat(self._pattern, self._runs[group])
+
+
+def _ranks(tables: Tables) -> NDArray[np.int64]:
+    """How many codes, in the order of their numbers, are nearest to an entry or one before it.
+
+    For all entries but the last: [groups, entries - 1].
+    """
+    wide = tables.astype(np.float64)
+    middle = (wide[:, 1:] + wide[:, :-1]) / 2.0
+    below = middle.astype(np.float16)
+    below = np.where(below > middle, np.nextafter(below, np.float16(-np.inf)), below)
+    below += np.float16(0.0)  # of the two zeros the positive one is the last
+    codes = below.view(np.uint16).astype(np.int64)
+    ranks: NDArray[np.int64] = np.where(codes < HALF, codes + HALF, CODES - 1 - codes)
+    return ranks + 1
