@@ -97,8 +97,8 @@ def shipped() -> dict[str, Path]:
     from importlib.resources import files  # half the cost of a start, and seldom needed
 
     folder = Path(str(files("topoc.topologies")))
-    files = (*folder.glob("*.topo"), *folder.glob("measured/*.topo"))
-    return {one.stem: one for one in sorted(files)}
+    places = ("*.topo", "measured/*.topo")
+    return {one.stem: one for place in places for one in sorted(folder.glob(place))}
 
 
 def _bytes(path: Path) -> bytes:

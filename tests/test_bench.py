@@ -5,16 +5,19 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from tiny_bundle import tiny_manifest, write_bundle
-from tiny_reader import Reader
+from tiny_reader import Reader, truth
 from topo_text import gemma3, resolved
 
 from topoc.dsl.cli import main
 from topoc.lowering.bundle.reader import open_bundle
+from topoc.lowering.bundle.writes import states_of
 from topoc.lowering.cli import bench
 from topoc.lowering.engine import predict, stopwatch
+from topoc.lowering.engine.driver import Engine
 
 # Seconds of the calls of a step, one after another; the first loads.
 SLOW = {
@@ -41,6 +44,22 @@ MEDIANS = """\
   far verify_3 3.00 ms  # 3.00 to 3.00
   verify_3 15.00 ms  # 14.00 to 16.00
 """
+
+
+class State:
+    """An MLState: what a package keeps, by the names of its features."""
+
+    def __init__(self, step):
+        shapes = {one.feature: one.shape for one in step.inputs if one.source.kind == "state"}
+        self.package = step.package
+        self.values = {(step.package, of): np.zeros(shape) for of, shape in shapes.items()}
+
+    def read_state(self, name):
+        return self.values[self.package, name]
+
+    def write_state(self, name, value):
+        assert value.shape == self.values[self.package, name].shape
+        self.values[self.package, name][...] = value
 
 
 class Clock:
@@ -74,16 +93,20 @@ def path(tmp_path):
 @pytest.fixture
 def mac(monkeypatch, path, clock):
     """A Mac whose Core ML computes what the tiny reader does, in the clock's time."""
-    steps = {
-        (step.package, step.function): step
-        for function in open_bundle(path).manifest.functions
-        for step in function.steps
-    }
     loaded = []
+
+    def steps(package, function):
+        (made,) = [
+            step
+            for one in open_bundle(Path(package).parent).manifest.functions
+            for step in one.steps
+            if (step.package, step.function) == (Path(package).name, function)
+        ]
+        return made
 
     class MLModel:
         def __init__(self, package, *, compute_units, function_name):
-            self.step = steps[Path(package).name, function_name]
+            self.step = steps(package, function_name)
             loaded.append((Path(package).name, function_name, compute_units))
 
         def make_state(self):
@@ -142,6 +165,18 @@ def test_the_block_can_be_pasted(path, mac):
 def test_each_function_of_a_package_is_loaded_once_for_its_unit(path, mac):
     benched(path, "--rounds", 3, "--warm", 1)
     assert sorted(mac) == sorted((f"{name}.mlpackage", of, "ne") for name, of in SLOW)
+
+
+@pytest.mark.parametrize("write", ["append", "slice"])
+def test_packages_with_states_are_measured_and_keep_them(path, mac, write):
+    """Rows stored by the host and by the graph; the answers tell whether they were kept."""
+    write_bundle(path.parent / "kept", tiny_manifest(write, store="state"))
+    found = benched(path.parent / "kept", "--rounds", 3, "--warm", 1).stdout
+    assert found.endswith(MEDIANS + "}\n")
+    bundle, tokens = open_bundle(path.parent / "kept"), [3, 1, 4, 1, 5, 9, 2, 6]
+    engine = Engine(bundle, predict.CoreMLPredictor(bundle), want_logits=False)
+    near_and_far = [engine.feed([one], only="decode").hidden for one in tokens]
+    assert [tuple(map(round, one)) for one in near_and_far] == truth(tokens)
 
 
 def test_the_context_is_begun_again_where_it_is_full(path, mac):

@@ -124,8 +124,13 @@ def resolved(twin: Twin, checkpoint: Path, functions=None):
 
 def compiled(twin: Twin, checkpoint: Path, target: Path, precision: str, **options) -> Bundle:
     """The bundle of a twin; verdicts and placement findings do not stop it here."""
+    return bundled(resolved(twin, checkpoint, **options), checkpoint, target, precision)
+
+
+def bundled(topology, checkpoint: Path, target: Path, precision: str) -> Bundle:
+    """The bundle of a topology of a tiny checkpoint."""
     request = Request(
-        topology=resolved(twin, checkpoint, **options),
+        topology=topology,
         architecture=read(checkpoint),
         reader=open_checkpoint(str(checkpoint)),
         precision=DType(precision),

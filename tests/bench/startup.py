@@ -3,10 +3,10 @@
     python tests/bench/startup.py [--rounds N] [--smoke]
 
 Each round runs `python -c 'import click, attrs, lark'` and then every command, so that whatever
-else the machine does falls on all alike. All find their bytecode in one folder, as after an
-installation, whatever the checkout and the environment say of it. The medians' ratios are printed;
-one above the limit makes the exit status 1. `--smoke` runs one round and only shows that everything
-runs.
+else the machine does falls on all alike; of `split`, which searches, only what it loads. All find
+their bytecode in one folder, as after an installation, whatever the checkout and the environment
+say of it. The medians' ratios are printed; one above the limit makes the exit status 1. `--smoke`
+runs one round and only shows that everything runs.
 """
 
 import argparse
@@ -25,11 +25,18 @@ from tiny_config import deep
 LIMIT = 3.0
 LIBRARIES = [sys.executable, "-c", "import click, attrs, lark"]
 TOPOC = [sys.executable, "-c", "from topoc.dsl.cli import main; main()"]
+# What `split` loads before it searches; how long that takes is for split.py to tell.
+_MODULES = (
+    *("networkx", "topoc.dsl.cli", "topoc.dsl.load", "topoc.lowering.cli.split.gather"),
+    *("topoc.lowering.cli.split.text", "topoc.lowering.split.known", "topoc.lowering.split.split"),
+)
+SPLIT = [*TOPOC[:2], f"import {', '.join(_MODULES)}"]
 COMMANDS = {
     "lint": ["lint"],
     "plan": ["plan"],
     "fmt": ["fmt", "--check"],
     "show": ["show"],
+    "diff": ["diff", "gemma3_270m"],
 }
 
 
@@ -41,7 +48,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         topology = written(Path(folder))
         calls = {name: [*TOPOC, *words, topology] for name, words in COMMANDS.items()}
-        calls = {"libraries": LIBRARIES, **calls}
+        calls = {"libraries": LIBRARIES, **calls, "split": SPLIT}
         times = measured(calls, 1 if options.smoke else options.rounds, compiled(folder))
     sys.exit(told(times) and not options.smoke)
 
@@ -75,7 +82,7 @@ def told(times):
     libraries = median(times["libraries"])
     print(f"libraries {libraries * 1000:.0f} ms, median of {len(times['libraries'])}")
     over = False
-    for name in COMMANDS:
+    for name in (*COMMANDS, "split"):
         ratio = median(times[name]) / libraries
         over |= ratio > LIMIT
         verdict = "ok" if ratio <= LIMIT else f"above {LIMIT:g}"
