@@ -128,7 +128,7 @@ def test_another_type_is_refused_at_its_field(at, value):
 
 def _takes(at, value):
     """Fields that may hold a number or a text though the tiny bundle has another there."""
-    texts = {"name", "probe", "scales", "revisit"}
+    texts = {"name", "probe", "scales", "sines", "revisit"}
     return at[-1] in (
         texts if isinstance(value, str) else {"scale", "initial", "fill", "multiplier"}
     )
