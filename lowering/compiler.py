@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.dsl.format import flatten
@@ -17,7 +17,7 @@ from topoc.dsl.model import Topology
 from topoc.lowering import manifest
 from topoc.lowering.architecture import Architecture
 from topoc.lowering.bundle.reader import MANIFEST, BundleWriter, open_bundle
-from topoc.lowering.calibration import calibration_tokens
+from topoc.lowering.calibration import Text, calibration_text, calibration_tokens, check_use
 from topoc.lowering.checkpoint.bind import bind
 from topoc.lowering.checkpoint.digest import digest
 from topoc.lowering.checkpoint.reader import Reader
@@ -26,9 +26,12 @@ from topoc.lowering.compress.cache import METHOD, Cache
 from topoc.lowering.compress.compress import Wanted, misfits
 from topoc.lowering.compressed import Compressor
 from topoc.lowering.describe import Identity, Written, describe, toolchain
+from topoc.lowering.interpret.calibrate import Inputs, calibrate
+from topoc.lowering.interpret.calibrate import digest as told_of
 from topoc.lowering.interpret.ranges import measure
 from topoc.lowering.ir import DType, Weight
 from topoc.lowering.lint.streams import streams_checked
+from topoc.lowering.lint.tensors import low_sqnr, tensors_checked
 from topoc.lowering.packages import PackageWriter
 from topoc.lowering.plan import PackagePlan, Plan, plan
 from topoc.lowering.progress import Progress, Silent
@@ -97,11 +100,12 @@ class Job:
         found = find_tokenizer(request.reader, request.architecture.config)
         tokenizer = () if found is None else write_tokenizer(found, directory)
         ranges = self._ranges(directory if tokenizer else None)
+        text = self._text(directory if tokenizer else None)
         eps, layers = request.architecture.norms.eps, len(request.architecture.layers)
         scales = scales_for(ranges, eps) if request.rescale else Scales.none(layers)
         laid = plan(request.topology, request.architecture, dtype=request.precision, scales=scales)
-        _check_groups(request, laid, self.weights)
-        identity = self._identity(scales)
+        _check_recipes(request, laid, self.weights)
+        identity = self._identity(scales, text)
         rounded = Rounded(self.weights, self.progress.advance)
         (directory / "config.json").write_bytes(request.architecture.config.read_bytes())
         flat = flatten(request.topology, "config.json")
@@ -117,13 +121,26 @@ class Job:
             lint=self._linted(ranges, scales),
             revisit=request.revisit,
         )
-        quantization = self._packages(laid, rounded, identity)
-        return describe(laid, written, quantization)
+        made = self._packages(laid, rounded, identity, text)
+        return describe(laid, self._judged(written, made), made)
+
+    def _judged(self, written: Written, made: manifest.Quantization | None) -> Written:
+        """With what rules say of the compressed weights."""
+        request = self.request
+        path = str(request.reader.path)
+        found = low_sqnr(path, request.architecture, made, request.topology)
+        return evolve(written, lint=tensors_checked(written.lint, found))
 
     def _ranges(self, tokenizer: Path | None) -> tuple[Range, ...]:
         self.progress.begin("measuring the residual stream", 0)
         architecture = self.request.architecture
         return measure(architecture, self.weights, calibration_tokens(architecture, tokenizer))
+
+    def _text(self, tokenizer: Path | None) -> Text | None:
+        """The tokens of the text to calibrate on."""
+        text = self.request.calibrate
+        architecture = self.request.architecture
+        return None if text is None else calibration_text(architecture, tokenizer, text)
 
     def _linted(self, ranges: tuple[Range, ...], scales: Scales) -> manifest.Lint:
         """What the rules said, with those on the stream; fp32 holds any, and a proof may not."""
@@ -132,7 +149,7 @@ class Job:
             return request.lint
         return streams_checked(request.lint, request.reader.path, ranges, scales)
 
-    def _identity(self, scales: Scales) -> Identity:
+    def _identity(self, scales: Scales, text: Text | None) -> Identity:
         """The build id is a hash of all that decides what the bundle's bytes are."""
         request = self.request
         self.progress.begin("hashing the weights", 0)
@@ -141,7 +158,9 @@ class Job:
         flat = flatten(request.topology, "config.json")
         versions = sorted(toolchain().items())
         padded, method = request.pad_groups, METHOD
-        inputs = (flat, config, weights, request.precision.value, scales, versions, padded, method)
+        seen = () if text is None else (told_of(text), request.error_feedback)
+        same = (flat, config, weights, request.precision.value, scales, versions, padded, method)
+        inputs = (*same, *seen)
         build = hashlib.sha256(repr(inputs).encode()).hexdigest()
         return Identity(build=build, config_sha256=config, weights_sha256=weights)
 
@@ -157,14 +176,14 @@ class Job:
         return tables
 
     def _packages(
-        self, laid: Plan, rounded: Rounded, identity: Identity
+        self, laid: Plan, rounded: Rounded, identity: Identity, text: Text | None
     ) -> manifest.Quantization | None:
         """Packages, after the tables, so that a tied head is copied from there."""
         request, only = self.request, self.request.only_chunk
         kept = [package for package in laid.packages if only not in {None, package.name}]
         before = self._keep(kept, identity)
         fresh = tuple(package for package in laid.packages if package not in kept)
-        with self._compressor(laid, identity) as compressor:
+        with self._compressor(laid, identity, text) as compressor:
             packages = PackageWriter(
                 laid=laid,
                 rounded=rounded,
@@ -179,20 +198,35 @@ class Job:
         return quantization(laid, made, before)
 
     @contextmanager
-    def _compressor(self, laid: Plan, identity: Identity) -> Iterator[Compressor]:
+    def _compressor(
+        self, laid: Plan, identity: Identity, text: Text | None
+    ) -> Iterator[Compressor]:
         """One that keeps what it makes, or forgets it when the packages are written."""
         with ExitStack() as stack:
             cache = self.request.cache
             if cache is None:
-                folder = TemporaryDirectory(prefix=".weights-", dir=self.writer.directory)
-                cache = Cache(Path(stack.enter_context(folder)), limit=sys.maxsize)
+                cache = Cache(self._folder(stack), limit=sys.maxsize)
             yield Compressor(
                 self.weights,
                 {role: how for one in laid.packages for role, how in one.recipes.items()},
                 identity.weights_sha256,
                 cache,
                 pad_groups=self.request.pad_groups,
+                inputs=self._inputs(stack, text),
             )
+
+    def _folder(self, stack: ExitStack) -> Path:
+        """A folder that goes with the stack."""
+        folder = TemporaryDirectory(prefix=".weights-", dir=self.writer.directory)
+        return Path(stack.enter_context(folder))
+
+    def _inputs(self, stack: ExitStack, text: Text | None) -> Inputs | None:
+        """What projections read over the text."""
+        if text is None:
+            return None
+        self.progress.begin("watching what projections read", 0)
+        folder = self._folder(stack) if self.request.error_feedback else None
+        return calibrate(self.request.architecture, self.weights, text, folder)
 
     def _keep(
         self, packages: list[PackagePlan], identity: Identity
@@ -224,8 +258,14 @@ def _link(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
-def _check_groups(request: Request, laid: Plan, weights: Weights) -> None:
-    """Refuse recipes whose groups or blocks do not divide a weight, before anything is made."""
+def _check_recipes(request: Request, laid: Plan, weights: Weights) -> None:
+    """Refuse what does not fit the recipes, before anything is made.
+
+    Groups and blocks must divide their weight, and a text or error feedback change something.
+    """
+    recipes = [how for one in laid.packages for how in one.recipes.values()]
+    text = request.calibrate is not None
+    check_use(recipes, text=text, feedback=request.error_feedback)
     wanted = {
         weight.key: Wanted(_named(weights, weight), weight.type.shape, package.recipes[weight.role])
         for package in laid.packages
