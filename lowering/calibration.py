@@ -1,11 +1,13 @@
 """The tokens that a checkpoint is watched on: its ranges, and what its projections read."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from attrs import frozen
 
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.lowering.architecture import Architecture
+from topoc.lowering.compress.recipe import Palettize, Recipe
 from topoc.lowering.tokenizer import load_tokenizer
 
 TEXT = (
@@ -57,6 +59,22 @@ def calibration_text(architecture: Architecture, tokenizer: Path | None, text: s
         seen=windows(architecture, ids[:seen]),
         held_out=windows(architecture, ids[seen : seen + held_out]),
     )
+
+
+def check_use(recipes: Iterable[Recipe], *, text: bool, feedback: bool) -> None:
+    """Raise TopocError for a text or error feedback that would change nothing."""
+    from topoc.lowering.compress.feedback import MOST_BITS
+
+    bits = [one.bits for one in recipes if isinstance(one, Palettize)]
+    if text and not bits:
+        words = "nothing is palettized, and a text helps nothing else"
+        raise TopocError(
+            error("calibrate.unused", words, Place("--calibrate"), help="leave it out")
+        )
+    if feedback and not any(one <= MOST_BITS for one in bits):
+        words = f"nothing is palettized at {MOST_BITS} bits or less, where error feedback helps"
+        at = Place("--error-feedback")
+        raise TopocError(error("calibrate.unused", words, at, help="leave it out"))
 
 
 def encoded(architecture: Architecture, tokenizer: Path | None, text: str, given: str) -> list[int]:

@@ -9,35 +9,34 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from attrs import field, frozen
+from attrs import evolve, frozen
 
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.dsl.format import flatten
-from topoc.dsl.model import Topology
 from topoc.lowering import manifest
-from topoc.lowering.architecture import Architecture
 from topoc.lowering.bundle.reader import MANIFEST, BundleWriter, open_bundle
-from topoc.lowering.calibration import calibration_tokens
+from topoc.lowering.calibration import Text, calibration_text, calibration_tokens
 from topoc.lowering.checkpoint.bind import bind
 from topoc.lowering.checkpoint.digest import digest
-from topoc.lowering.checkpoint.reader import Reader
 from topoc.lowering.checkpoint.weights import Weights
 from topoc.lowering.compress.cache import METHOD, Cache
-from topoc.lowering.compress.compress import Wanted, misfits
 from topoc.lowering.compressed import Compressor
 from topoc.lowering.describe import Identity, Written, describe, toolchain
-from topoc.lowering.features.limits import misfits as features_misfits
+from topoc.lowering.features.limits import misfits
 from topoc.lowering.features.runtime_files import write_runtime_files
 from topoc.lowering.features.storage import HF_MODEL, is_for_runtime
+from topoc.lowering.interpret.calibrate import Inputs, calibrate
+from topoc.lowering.interpret.calibrate import digest as told_of
 from topoc.lowering.interpret.ranges import measure
-from topoc.lowering.ir import DType, Weight
+from topoc.lowering.ir import DType
 from topoc.lowering.lint.streams import streams_checked
+from topoc.lowering.lint.tensors import low_sqnr, tensors_checked
 from topoc.lowering.packages import PackageWriter
 from topoc.lowering.plan import PackagePlan, Plan, plan
 from topoc.lowering.progress import Progress, Silent
 from topoc.lowering.quantization import quantization
-from topoc.lowering.recipes import matrices
 from topoc.lowering.refuse import refusals
+from topoc.lowering.request import Request, check_recipes
 from topoc.lowering.rescale import Range, Scales, scales_for
 from topoc.lowering.stored import Rounded
 from topoc.lowering.tables import (
@@ -48,25 +47,6 @@ from topoc.lowering.tables import (
     write_table,
 )
 from topoc.lowering.tokenizer import find_tokenizer, write_tokenizer
-
-
-@frozen(kw_only=True)
-class Request:
-    """What to compile, and how."""
-
-    topology: Topology
-    architecture: Architecture
-    reader: Reader
-    precision: DType = DType.FP16
-    rescale: bool = True  # off only to show what the pass is for
-    only_chunk: str | None = None  # rebuild this package, keep the others of the same build
-    jobs: int = 1  # processes that write packages; the bytes don't depend on it
-    lint: manifest.Lint = field(factory=manifest.Lint)  # what rules said of text and programs
-    revisit: str | None = None
-    pad_groups: bool = False  # a ragged last group gets more rows, which are cut off behind
-    cache: Cache | None = None  # of compressed weights; without one they are made anew
-    calibrate: str | None = None  # a text that says which inputs of projections are large
-    error_feedback: bool = False  # columns make up for the error of others, by that text
 
 
 def compile_bundle(
@@ -98,11 +78,13 @@ class Job:
         """Every phase but the commit."""
         request, directory = self.request, self.writer.directory
         tokenizer = self._tokenizer()
-        ranges = self._ranges(tokenizer[0].parent if tokenizer else None)
+        folder = tokenizer[0].parent if tokenizer else None
+        ranges = self._ranges(folder)
+        text = self._text(folder)
         scales = self._scales(ranges)
         laid = plan(request.topology, request.architecture, dtype=request.precision, scales=scales)
-        _check_groups(request, laid, self.weights)
-        identity = self._identity(scales)
+        check_recipes(request, laid, self.weights)
+        identity = self._identity(scales, text)
         rounded = Rounded(self.weights, self.progress.advance)
         (directory / "config.json").write_bytes(request.architecture.config.read_bytes())
         flat = flatten(request.topology, "config.json")
@@ -120,8 +102,15 @@ class Job:
         )
         if is_for_runtime(request.topology, request.precision):
             self._runtime_files()
-        quantization = self._packages(laid, rounded, identity)
-        return describe(laid, written, quantization)
+        made = self._packages(laid, rounded, identity, text)
+        return describe(laid, self._judged(written, made), made)
+
+    def _judged(self, written: Written, made: manifest.Quantization | None) -> Written:
+        """With what rules say of the compressed weights."""
+        request = self.request
+        path = str(request.reader.path)
+        found = low_sqnr(path, request.architecture, made, request.topology)
+        return evolve(written, lint=tensors_checked(written.lint, found))
 
     def _tokenizer(self) -> tuple[Path, ...]:
         """The tokenizer's files, where hosts look for them; none where none came along."""
@@ -149,6 +138,12 @@ class Job:
         architecture = self.request.architecture
         return measure(architecture, self.weights, calibration_tokens(architecture, tokenizer))
 
+    def _text(self, tokenizer: Path | None) -> Text | None:
+        """The tokens of the text to calibrate on."""
+        text = self.request.calibrate
+        architecture = self.request.architecture
+        return None if text is None else calibration_text(architecture, tokenizer, text)
+
     def _linted(self, ranges: tuple[Range, ...], scales: Scales) -> manifest.Lint:
         """What the rules said, with those on the stream; fp32 holds any, and a proof may not."""
         request = self.request
@@ -162,12 +157,12 @@ class Job:
         scales = Scales.none(len(architecture.layers))
         if self.request.rescale:
             scales = scales_for(ranges, architecture.norms.eps)
-        misfit = tuple(features_misfits(self.request.topology, architecture, scales))
+        misfit = tuple(misfits(self.request.topology, architecture, scales))
         if misfit:
             raise TopocError(*misfit)
         return scales
 
-    def _identity(self, scales: Scales) -> Identity:
+    def _identity(self, scales: Scales, text: Text | None) -> Identity:
         """The build id is a hash of all that decides what the bundle's bytes are."""
         request = self.request
         self.progress.begin("hashing the weights", 0)
@@ -176,7 +171,9 @@ class Job:
         flat = flatten(request.topology, "config.json")
         versions = sorted(toolchain().items())
         padded, method = request.pad_groups, METHOD
-        inputs = (flat, config, weights, request.precision.value, scales, versions, padded, method)
+        seen = () if text is None else (told_of(text), request.error_feedback)
+        same = (flat, config, weights, request.precision.value, scales, versions, padded, method)
+        inputs = (*same, *seen)
         build = hashlib.sha256(repr(inputs).encode()).hexdigest()
         return Identity(build=build, config_sha256=config, weights_sha256=weights)
 
@@ -192,14 +189,14 @@ class Job:
         return tables
 
     def _packages(
-        self, laid: Plan, rounded: Rounded, identity: Identity
+        self, laid: Plan, rounded: Rounded, identity: Identity, text: Text | None
     ) -> manifest.Quantization | None:
         """Packages, after the tables, so that a tied head is copied from there."""
         request, only = self.request, self.request.only_chunk
         kept = [package for package in laid.packages if only not in {None, package.name}]
         before = self._keep(kept, identity)
         fresh = tuple(package for package in laid.packages if package not in kept)
-        with self._compressor(laid, identity) as compressor:
+        with self._compressor(laid, identity, text) as compressor:
             packages = PackageWriter(
                 laid=laid,
                 rounded=rounded,
@@ -214,20 +211,35 @@ class Job:
         return quantization(laid, made, before)
 
     @contextmanager
-    def _compressor(self, laid: Plan, identity: Identity) -> Iterator[Compressor]:
+    def _compressor(
+        self, laid: Plan, identity: Identity, text: Text | None
+    ) -> Iterator[Compressor]:
         """One that keeps what it makes, or forgets it when the packages are written."""
         with ExitStack() as stack:
             cache = self.request.cache
             if cache is None:
-                folder = TemporaryDirectory(prefix=".weights-", dir=self.writer.directory)
-                cache = Cache(Path(stack.enter_context(folder)), limit=sys.maxsize)
+                cache = Cache(self._folder(stack), limit=sys.maxsize)
             yield Compressor(
                 self.weights,
                 {role: how for one in laid.packages for role, how in one.recipes.items()},
                 identity.weights_sha256,
                 cache,
                 pad_groups=self.request.pad_groups,
+                inputs=self._inputs(stack, text),
             )
+
+    def _folder(self, stack: ExitStack) -> Path:
+        """A folder that goes with the stack."""
+        folder = TemporaryDirectory(prefix=".weights-", dir=self.writer.directory)
+        return Path(stack.enter_context(folder))
+
+    def _inputs(self, stack: ExitStack, text: Text | None) -> Inputs | None:
+        """What projections read over the text."""
+        if text is None:
+            return None
+        self.progress.begin("watching what projections read", 0)
+        folder = self._folder(stack) if self.request.error_feedback else None
+        return calibrate(self.request.architecture, self.weights, text, folder)
 
     def _keep(
         self, packages: list[PackagePlan], identity: Identity
@@ -257,23 +269,3 @@ def _link(source: str, target: str) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-
-
-def _check_groups(request: Request, laid: Plan, weights: Weights) -> None:
-    """Refuse recipes whose groups or blocks do not divide a weight, before anything is made."""
-    wanted = {
-        weight.key: Wanted(_named(weights, weight), weight.type.shape, package.recipes[weight.role])
-        for package in laid.packages
-        for weight in matrices(package.programs)
-        if weight.role in package.recipes
-    }
-    file = str(weights.reader.path)
-    found = tuple(misfits(wanted.values(), pad_groups=request.pad_groups, file=file))
-    if found:
-        raise TopocError(*found)
-
-
-def _named(weights: Weights, weight: Weight) -> str:
-    """A weight as the checkpoint calls it, with the rows that it is."""
-    name, first = weights.names[weight.role], weight.first
-    return name if first is None else f"{name}[{first}:{first + weight.type.shape[0]}]"

@@ -63,6 +63,9 @@ class Inputs(Protocol):
     def products(self, role: str) -> list[NDArray[np.float32]] | None:
         """E[x xᵀ] of runs of inputs, for error feedback."""
 
+    def judging_products(self, role: str) -> list[NDArray[np.float32]] | None:
+        """The same on text that was not calibrated on."""
+
     def key(self, role: str) -> str:
         """What tells these products from others."""
 
@@ -139,10 +142,12 @@ class Compressor:
         role, inputs = weight.role, self.inputs
         counted = None if inputs is None else inputs.importance(role)
         made = compress(source, how, counted, pad_groups=self.pad_groups)
-        products = None if inputs is None else inputs.products(role)
+        if inputs is None:
+            return evolve(made, damage=damage(source, made))
+        products = inputs.products(role)
         if products is not None and isinstance(how, Palettize) and how.bits <= MOST_BITS:
             made = fed_back(source, made, products)
-        lost = damage(source, made, None if inputs is None else inputs.judged(role))
+        lost = damage(source, made, inputs.judged(role), inputs.judging_products(role))
         return evolve(made, damage=lost)
 
 

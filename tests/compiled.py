@@ -11,10 +11,11 @@ from topoc.lowering.architecture import layers, read
 from topoc.lowering.bundle.reader import Bundle, open_bundle
 from topoc.lowering.checkpoint.bind import bind
 from topoc.lowering.checkpoint.open import open_checkpoint
-from topoc.lowering.compiler import Request, compile_bundle
+from topoc.lowering.compiler import compile_bundle
 from topoc.lowering.engine.driver import Engine
 from topoc.lowering.engine.predict import InterpreterPredictor
 from topoc.lowering.ir import DType
+from topoc.lowering.request import Request
 
 CONTEXT = 64
 

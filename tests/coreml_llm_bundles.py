@@ -9,8 +9,9 @@ from topoc.dsl.load import load
 from topoc.lowering.architecture import read
 from topoc.lowering.bundle.reader import Bundle, open_bundle
 from topoc.lowering.checkpoint.open import open_checkpoint
-from topoc.lowering.compiler import Request, compile_bundle
+from topoc.lowering.compiler import compile_bundle
 from topoc.lowering.ir import DType
+from topoc.lowering.request import Request
 
 CONTEXT, K = 64, 3
 ROTARY = (16, 32)  # of the tiny models, where the runtime has 256 and 512

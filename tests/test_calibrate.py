@@ -122,9 +122,14 @@ def test_products_equal_what_hooks_see_in_runs_along_the_diagonal(case, tmp_path
     wanted = products_of(case.model, SEEN, tied=case.architecture.tied)
     inputs = case.calibrate(tmp_path)
 
+    kept = products_of(case.model, HELD_OUT, tied=case.architecture.tied)
+
     assert inputs.files.keys() == wanted.keys()
     for role, product in wanted.items():
         found = inputs.products(role)
+        (first, *_) = inputs.judging_products(role)
+        limit = 1e-4 * np.diag(kept[role]).max()
+        assert np.allclose(first, kept[role][:20, :20], rtol=1e-4, atol=limit), role
         assert [len(one) for one in found[:-1]] == [20] * (len(found) - 1)
         for at, run in enumerate(found):
             part = slice(20 * at, 20 * at + len(run))

@@ -24,7 +24,6 @@ from topoc.lowering.compress.compress import compress
 from topoc.lowering.compress.dequantise import dense
 from topoc.lowering.compress.recipe import Linear, Palettize
 from topoc.lowering.compress.source import Held
-from topoc.lowering.interpret.calibrate import powers
 from topoc.lowering.parity.damage import by_layer, output_errors, plain
 from topoc.lowering.parity.ladder import Form, Rung, breaches, ladder
 from topoc.lowering.parity.oracle import Oracle, state_name
@@ -338,15 +337,26 @@ def test_a_budget_is_held_against_its_measure(measure, relation, limit, holds):
 # --- what it costs each projection ----------------------------------------------------------
 
 
-def test_output_errors_are_those_of_the_inputs_power(three):
-    seen = powers(three.weights.architecture, three.weights, WINDOWS)
+def test_output_errors_are_those_of_the_modules(three):
     held = shipped(three.bundle)
-    found = output_errors(three.weights, held, seen)
+    found = output_errors(three.weights, held, WINDOWS)
+    lost = {role: [0.0, 0.0] for role in held}
+    hooks = []
+    for role, one in held.items():
+        spec = next(s for s in three.weights.architecture.tensors if s.role == role)
+        module = three.model.get_submodule(f"model.{spec.name.removesuffix('.weight')}")
 
-    for role in ("layers.0.q", "layers.3.down"):
-        true = torch.cat(list(three.weights.blocks(role))).double().numpy()
-        gone = (true - held[role].double().numpy()) ** 2 @ seen[role]
-        assert found[role] == pytest.approx(gone.sum() / (true**2 @ seen[role]).sum(), rel=1e-9)
+        def hook(_, inputs, output, role=role, one=one):
+            lost[role][0] += (output - inputs[0] @ one.T).double().square().sum().item()
+            lost[role][1] += output.double().square().sum().item()
+
+        hooks.append(module.register_forward_hook(hook))
+    for run in WINDOWS:
+        three.model(torch.tensor([run]))
+    for hook in hooks:
+        hook.remove()
+
+    assert found == {r: pytest.approx(gone / whole, rel=1e-3) for r, (gone, whole) in lost.items()}
     layers = dict(by_layer(found))
     assert sorted(layers) == ["L0", "L1", "L2", "L3"]
     assert list(layers.values()) == sorted(layers.values(), reverse=True)

@@ -10,7 +10,7 @@ from topoc.lowering.bundle.reader import open_bundle
 from topoc.lowering.checkpoint.bind import bind
 from topoc.lowering.checkpoint.open import open_checkpoint
 from topoc.lowering.cli.lint import of_ranges
-from topoc.lowering.compiler import Request, compile_bundle
+from topoc.lowering.compiler import compile_bundle
 from topoc.lowering.engine.driver import Engine
 from topoc.lowering.engine.predict import InterpreterPredictor
 from topoc.lowering.engine.speculation import Speculation
@@ -18,6 +18,7 @@ from topoc.lowering.ir import DType
 from topoc.lowering.parity.gates import difference, teacher_forced
 from topoc.lowering.parity.oracle import Oracle
 from topoc.lowering.parity.proof import default_positions, prove
+from topoc.lowering.request import Request
 from topoc.lowering.tokenizer import load_tokenizer
 
 pytest_plugins = ["real_model"]

@@ -11,11 +11,12 @@ from topoc.dsl.load import load
 from topoc.lowering.architecture import read
 from topoc.lowering.bundle.reader import Bundle, open_bundle
 from topoc.lowering.checkpoint.open import open_checkpoint
-from topoc.lowering.compiler import Request, compile_bundle
+from topoc.lowering.compiler import compile_bundle
 from topoc.lowering.engine.driver import Engine
 from topoc.lowering.engine.predict import InterpreterPredictor
 from topoc.lowering.ir import DType
 from topoc.lowering.parity.oracle import Oracle
+from topoc.lowering.request import Request
 
 TOPOLOGIES = Path(__file__).parents[1] / "topologies"
 W = WINDOW

@@ -16,8 +16,8 @@ from topoc.dsl.model import Topology
 from topoc.lowering.cli.size import size
 
 if TYPE_CHECKING:
-    from topoc.lowering.compiler import Request
     from topoc.lowering.manifest import Lint, Manifest
+    from topoc.lowering.request import Request
 
 VERDICTS = frozenset({"shelved", "rejected", "abandoned"})
 REVIVED = "ledger.revived-verdict"
@@ -98,16 +98,18 @@ def command(file: str, **options: Any) -> None:  # as `Asked` names and types th
     topology = _narrowed(topology, asked)
     found += _check_programs(topology, asked)
     directory = asked.output or Path(topology.name)
-    _tell(compile_bundle(_request(topology, asked, found), directory, Lines()), directory)
+    made = compile_bundle(_request(topology, asked, found), directory, Lines())
+    view.problems(_kept(_low_sqnr(topology, made, directory), asked))
+    _tell(made, directory)
 
 
 def _request(topology: Topology, asked: Asked, found: tuple[Diagnostic, ...]) -> "Request":
     from topoc.lowering.architecture import read
     from topoc.lowering.checkpoint.default import find_weights
     from topoc.lowering.checkpoint.open import open_checkpoint
-    from topoc.lowering.compiler import Request
     from topoc.lowering.compress.cache import Cache
     from topoc.lowering.ir import DType
+    from topoc.lowering.request import Request
 
     config = topology.layers.config
     return Request(
@@ -173,6 +175,17 @@ def _check_programs(topology: Topology, asked: Asked) -> tuple[Diagnostic, ...]:
     if any(one.severity is Severity.ERROR for one in kept):
         raise SystemExit(view.FINDINGS)
     return kept
+
+
+def _low_sqnr(topology: Topology, made: "Manifest", bundle: Path) -> tuple[Diagnostic, ...]:
+    """Weights that kept too little, at the lines that chose their schemes."""
+    from topoc.lowering.architecture import read
+    from topoc.lowering.lint.tensors import LOW_SQNR, low_sqnr
+
+    if any(one.code == LOW_SQNR for one in made.lint.allowed):
+        return ()
+    architecture = read(topology.layers.config)
+    return low_sqnr(str(bundle), architecture, made.quantization, topology)
 
 
 def _verdict(topology: Topology, revisit: str | None) -> list[Diagnostic]:

@@ -89,14 +89,12 @@ def _line(name: str, *values: str) -> str:
 
 def _layers(weights: "Weights", forms: Mapping[str, Held], told: "Windows") -> None:
     """The output errors of layers on this text, the worst first, and what they were before."""
-    from topoc.lowering.interpret.calibrate import powers
     from topoc.lowering.parity.damage import by_layer, output_errors
 
     made = {name: held for name, held in forms.items() if held}
     if not made:
         return
-    seen = powers(weights.architecture, weights, told)
-    errors = {n: dict(by_layer(output_errors(weights, h, seen))) for n, h in made.items()}
+    errors = {n: dict(by_layer(output_errors(weights, h, told))) for n, h in made.items()}
     worst = list(errors["as shipped"])
     view.result(_line("output error", *errors))
     for layer in worst[:LAYERS]:

@@ -33,13 +33,21 @@ def of_bundle(path: str) -> tuple[tuple[Diagnostic, ...], str | None]:
     return findings, str(text)
 
 
-def _streams(bundle: "Bundle") -> Checkpoint:
-    """The residual stream as the compile measured it, on a prompt that began with BOS."""
+def _checkpoint(bundle: "Bundle") -> Checkpoint:
+    """What the compile measured: compressed weights, and the stream on a prompt with BOS."""
+    from topoc.lowering.architecture import read
+    from topoc.lowering.lint.tensors import tensors
+
     said = bundle.manifest
     pairs = zip(said.residual_peaks, said.residual_scales, strict=False)
     streams = (Stream(layer=at, peak=p, scale=s) for at, (p, s) in enumerate(pairs))
     fp16 = any(one.dtype == "fp16" for one in said.buffers)
-    return Checkpoint(path=str(bundle.path), streams=tuple(streams) if fp16 else ())
+    architecture = None if said.quantization is None else read(bundle.path / "config.json")
+    return Checkpoint(
+        path=str(bundle.path),
+        tensors=tuple(tensors(architecture, said.quantization)) if architecture else (),
+        streams=tuple(streams) if fp16 else (),
+    )
 
 
 def packages_of_bundle(path: str, options: Options) -> Report:
@@ -62,7 +70,7 @@ def packages_of_bundle(path: str, options: Options) -> Report:
         Mil(read_package(bundle.path / name), options.target or Target(unit=_meant(found)))
         for name, found in units.items()
     )
-    report = run(Subjects(packages=subjects, checkpoint=_streams(bundle)), options)
+    report = run(Subjects(packages=subjects, checkpoint=_checkpoint(bundle)), options)
     kept = (one for one in report.findings if one.code not in allowed)
     return evolve(report, findings=tuple(one for one in kept if one.severity > Severity.NOTE))
 

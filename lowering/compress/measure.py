@@ -1,7 +1,10 @@
 """What compression costs: the error of a weight, and that of the output it makes."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from topoc.lowering.compress.dequantise import rows
 from topoc.lowering.compress.histogram import Floats
@@ -9,17 +12,40 @@ from topoc.lowering.compress.parts import Compressed, Damage
 from topoc.lowering.compress.source import Source, codes, spans
 
 
-def damage(source: Source, made: Compressed, columns: Floats | None = None) -> Damage:
+def damage(
+    source: Source,
+    made: Compressed,
+    columns: Floats | None = None,
+    products: Sequence[NDArray[np.float32]] | None = None,
+) -> Damage:
     """Compare a compressed weight with its fp16 source.
 
-    `columns` are the mean squares of the inputs; without them all columns count alike.
+    `columns` are the mean squares of the inputs; without them all columns count alike. Where
+    columns make up for each other's errors, `products` tell it: the E[x xᵀ] of runs of inputs.
     """
     width = source.shape[1]
     signal, noise = np.zeros(width), np.zeros(width)
+    output = output_noise = 0.0
     for start, stop in spans(0, *source.shape):
         true = torch.from_numpy(codes(source, start, stop).view(np.float16)).float()
         lost = true - torch.from_numpy(rows(made, start, stop)).float()
+        if products is not None:
+            output += _power(true, products)
+            output_noise += _power(lost, products)
         signal += true.square_().sum(0, dtype=torch.float64).numpy()
         noise += lost.square_().sum(0, dtype=torch.float64).numpy()
-    by = np.ones(width) if columns is None else columns
-    return Damage(float(signal.sum()), float(noise.sum()), float(signal @ by), float(noise @ by))
+    if products is None:
+        by = np.ones(width) if columns is None else columns
+        output, output_noise = float(signal @ by), float(noise @ by)
+    return Damage(float(signal.sum()), float(noise.sum()), output, output_noise)
+
+
+def _power(values: torch.Tensor, products: Sequence[NDArray[np.float32]]) -> float:
+    """The power of an output: rows times the products of the inputs times rows again."""
+    found, start = 0.0, 0
+    for product in products:
+        part = values[:, start : start + len(product)]
+        through = part @ torch.from_numpy(np.array(product))  # mapped files can't be written to
+        found += float(through.mul_(part).sum(dtype=torch.float64))
+        start += len(product)
+    return found

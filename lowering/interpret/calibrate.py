@@ -35,6 +35,7 @@ class Inputs:
     power: Mapping[str, Floats] = field(repr=False)  # E[x²], (columns)
     held_out: Mapping[str, Floats] = field(repr=False)  # the same on text kept back
     files: Mapping[str, tuple[Path, ...]] = field(factory=dict, repr=False)  # one a run
+    judging: Mapping[str, tuple[Path, ...]] = field(factory=dict, repr=False)  # on what was kept
     hashes: Mapping[str, str] = field(factory=dict, repr=False)
 
     def importance(self, role: str) -> Importance | None:
@@ -48,42 +49,63 @@ class Inputs:
 
     def products(self, role: str) -> list[NDArray[np.float32]] | None:
         """E[x xᵀ] of runs of inputs, (run, run) each; None if they were not asked for."""
-        if role not in self.files:
-            return None
-        return [np.load(file, mmap_mode="r") for file in self.files[role]]
+        return _opened(self.files.get(role))
+
+    def judging_products(self, role: str) -> list[NDArray[np.float32]] | None:
+        """The same on the text that was kept back."""
+        return _opened(self.judging.get(role))
 
     def key(self, role: str) -> str:
         """What tells these products from others, for a cache; empty without any."""
         return self.hashes.get(role, "")
 
 
+def _opened(files: tuple[Path, ...] | None) -> list[NDArray[np.float32]] | None:
+    return None if files is None else [np.load(file, mmap_mode="r") for file in files]
+
+
+def digest(text: Text) -> str:
+    """What is known of the figures before they are made: the tokens and the method."""
+    told = (METHOD, RUN, text.seen, text.held_out)
+    return sha256(repr(told).encode()).hexdigest()
+
+
 def calibrate(
     architecture: Architecture, tensors: Tensors, text: Text, folder: Path | None = None
 ) -> Inputs:
     """Pass a text through the checkpoint; with a folder, write products of inputs into it."""
-    with one_thread(), torch.inference_mode():
-        watched = _Watched(folder)
-        for visit in Walk(architecture, tensors, text.seen).visits():
-            watched.take(visit)
-        watched.finish()
-        return Inputs(
-            tokens=sum(map(len, text.seen)),
-            digest=sha256(repr((METHOD, RUN, text.seen, text.held_out)).encode()).hexdigest(),
-            power=watched.power,
-            held_out=powers(architecture, tensors, text.held_out),
-            files=watched.files,
-            hashes=watched.hashes,
-        )
+    seen, kept = (
+        _watched(architecture, tensors, windows, folder and folder / name)
+        for name, windows in (("seen", text.seen), ("kept", text.held_out))
+    )
+    return Inputs(
+        tokens=sum(map(len, text.seen)),
+        digest=digest(text),
+        power=seen.power,
+        held_out=kept.power,
+        files=seen.files,
+        judging=kept.files,
+        hashes={role: seen.hashes[role] + kept.hashes[role] for role in seen.hashes},
+    )
 
 
 def powers(architecture: Architecture, tensors: Tensors, windows: Windows) -> dict[str, Floats]:
     """E[x²] of what each projection reads, by the role of its weight: (columns)."""
-    watched = _Watched(None)
+    return _watched(architecture, tensors, windows, None).power
+
+
+def _watched(
+    architecture: Architecture, tensors: Tensors, windows: Windows, folder: Path | None
+) -> "_Watched":
+    """All that is seen in a pass; with a folder, which is made, products go into it."""
+    if folder is not None:
+        folder.mkdir()
+    watched = _Watched(folder)
     with one_thread(), torch.inference_mode():
         for visit in Walk(architecture, tensors, windows).visits():
             watched.take(visit)
         watched.finish()
-    return watched.power
+    return watched
 
 
 @define

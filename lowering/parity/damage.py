@@ -6,12 +6,13 @@ import torch
 
 from topoc.lowering.architecture import read
 from topoc.lowering.bundle.reader import Bundle
+from topoc.lowering.calibration import Windows
 from topoc.lowering.checkpoint.weights import Weights
 from topoc.lowering.compress.compress import compress
 from topoc.lowering.compress.dequantise import dense
-from topoc.lowering.compress.histogram import Floats
 from topoc.lowering.compress.source import spans
 from topoc.lowering.compressed import Matrix
+from topoc.lowering.interpret.walk import Walk, one_thread
 from topoc.lowering.parity.shipped import Run, joined, topology_of
 from topoc.lowering.plan import plan
 from topoc.lowering.recipes import matrices
@@ -37,24 +38,23 @@ def plain(bundle: Bundle, weights: Weights) -> dict[str, torch.Tensor]:
 
 
 def output_errors(
-    weights: Weights, held: Mapping[str, torch.Tensor], powers: Mapping[str, Floats]
+    weights: Weights, held: Mapping[str, torch.Tensor], windows: Windows
 ) -> dict[str, float]:
     """The error of each projection's output over its power, by role.
 
-    `powers` are the mean squares of the inputs, which are taken to be independent.
+    Each projection reads what the checkpoint itself gives it on these windows of tokens.
     """
-    return {role: _error(weights, role, one, powers[role]) for role, one in held.items()}
-
-
-def _error(weights: Weights, role: str, held: torch.Tensor, power: Floats) -> float:
-    by = torch.from_numpy(power)
-    lost = whole = 0.0
-    for start, stop in spans(0, *held.shape):
-        true = weights.rows(role, start, stop).double()
-        gone = true - held[start:stop].double()
-        lost += float(gone.square_().sum(0) @ by)
-        whole += float(true.square_().sum(0) @ by)
-    return lost / whole if whole else 0.0
+    lost, whole = dict.fromkeys(held, 0.0), dict.fromkeys(held, 0.0)
+    with one_thread(), torch.inference_mode():
+        for visit in Walk(weights.architecture, weights, windows).visits():
+            for role in visit.reads.keys() & held.keys():
+                x = visit.values[visit.reads[role]][0, :, 0]
+                for start, stop in spans(0, *held[role].shape):
+                    true = weights.rows(role, start, stop)
+                    gone = (true - held[role][start:stop]) @ x
+                    lost[role] += float(gone.square().sum(dtype=torch.float64))
+                    whole[role] += float((true @ x).square().sum(dtype=torch.float64))
+    return {role: lost[role] / whole[role] if whole[role] else 0.0 for role in held}
 
 
 def by_layer(errors: Mapping[str, float]) -> Iterator[tuple[str, float]]:

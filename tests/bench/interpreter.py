@@ -17,10 +17,11 @@ from topoc.lowering.architecture import layers, read
 from topoc.lowering.bundle.reader import open_bundle
 from topoc.lowering.checkpoint.bind import bind
 from topoc.lowering.checkpoint.open import open_checkpoint
-from topoc.lowering.compiler import Request, compile_bundle
+from topoc.lowering.compiler import compile_bundle
 from topoc.lowering.engine.driver import Engine
 from topoc.lowering.engine.predict import InterpreterPredictor
 from topoc.lowering.parity.oracle import Oracle
+from topoc.lowering.request import Request
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = 20

@@ -33,7 +33,7 @@ STAGES: dict[str, str] = {
     "bundle.unreadable-package": "A package is damaged, or in a form that is not known here.",
     "calibrate.not-text": "The file to calibrate on is not UTF-8 text.",
     "calibrate.too-short": "The text to calibrate on has so few tokens that it tells nothing.",
-    "calibrate.unused": "Error feedback needs a text to calibrate on.",
+    "calibrate.unused": "A text or error feedback was asked for, and would change nothing.",
     "checkpoint.beyond-fp16": "A weight has values that fp16 can't hold.",
     "checkpoint.dtype": "A tensor is stored in an element type that is not read.",
     "checkpoint.duplicate": "A weight is stored twice, and it is not clear which one counts.",

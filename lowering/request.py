@@ -1,0 +1,61 @@
+"""What a compile is asked for, and whether its recipes fit the weights."""
+
+from attrs import field, frozen
+
+from topoc.dsl.diagnostic import TopocError
+from topoc.dsl.model import Topology
+from topoc.lowering import manifest
+from topoc.lowering.architecture import Architecture
+from topoc.lowering.calibration import check_use
+from topoc.lowering.checkpoint.reader import Reader
+from topoc.lowering.checkpoint.weights import Weights
+from topoc.lowering.compress.cache import Cache
+from topoc.lowering.compress.compress import Wanted, misfits
+from topoc.lowering.ir import DType, Weight
+from topoc.lowering.plan import Plan
+from topoc.lowering.recipes import matrices
+
+
+@frozen(kw_only=True)
+class Request:
+    """What to compile, and how."""
+
+    topology: Topology
+    architecture: Architecture
+    reader: Reader
+    precision: DType = DType.FP16
+    rescale: bool = True  # off only to show what the pass is for
+    only_chunk: str | None = None  # rebuild this package, keep the others of the same build
+    jobs: int = 1  # processes that write packages; the bytes don't depend on it
+    lint: manifest.Lint = field(factory=manifest.Lint)  # what rules said of text and programs
+    revisit: str | None = None
+    pad_groups: bool = False  # a ragged last group gets more rows, which are cut off behind
+    cache: Cache | None = None  # of compressed weights; without one they are made anew
+    calibrate: str | None = None  # a text that says which inputs of projections are large
+    error_feedback: bool = False  # columns make up for the error of others, by that text
+
+
+def check_recipes(request: Request, laid: Plan, weights: Weights) -> None:
+    """Refuse what does not fit the recipes, before anything is made.
+
+    Groups and blocks must divide their weight, and a text or error feedback change something.
+    """
+    recipes = [how for one in laid.packages for how in one.recipes.values()]
+    text = request.calibrate is not None
+    check_use(recipes, text=text, feedback=request.error_feedback)
+    wanted = {
+        weight.key: Wanted(_named(weights, weight), weight.type.shape, package.recipes[weight.role])
+        for package in laid.packages
+        for weight in matrices(package.programs)
+        if weight.role in package.recipes
+    }
+    file = str(weights.reader.path)
+    found = tuple(misfits(wanted.values(), pad_groups=request.pad_groups, file=file))
+    if found:
+        raise TopocError(*found)
+
+
+def _named(weights: Weights, weight: Weight) -> str:
+    """A weight as the checkpoint calls it, with the rows that it is."""
+    name, first = weights.names[weight.role], weight.first
+    return name if first is None else f"{name}[{first}:{first + weight.type.shape[0]}]"
