@@ -8,6 +8,7 @@ from topoc.dsl.model import Budget
 from topoc.lowering import manifest
 from topoc.lowering.build.handling import is_kv_value
 from topoc.lowering.cli.plan import report
+from topoc.lowering.cli.plan.damage import compressed, layers
 from topoc.lowering.ir import DType, TensorType
 from topoc.lowering.package import ALIGNMENT
 from topoc.lowering.plan import PackagePlan, Plan
@@ -16,8 +17,8 @@ _NPY_HEADER = 128  # bytes, of an array of three axes
 _SCALE = 4  # bytes, of one float32
 
 
-def gather(plan: Plan) -> report.Report:
-    """Everything that is told."""
+def gather(plan: Plan, made: manifest.Quantization | None = None) -> report.Report:
+    """Everything that is told; of a bundle, with what its compression cost."""
     topology, target = plan.topology, plan.topology.target
     chunks, tables = [_chunk(plan, one) for one in plan.packages], _tables(plan)
     packages = sum(one["stored_bytes"] for one in chunks)
@@ -34,6 +35,8 @@ def gather(plan: Plan) -> report.Report:
         caches=[_cache(one) for one in plan.buffers],
         tables=tables,
         budgets=[_budget(plan, one, chunks) for one in topology.budgets],
+        layers=layers(made),
+        compressed=compressed(made),
         download_bytes=packages + sum(one["bytes"] for one in tables),
     )
 
