@@ -21,6 +21,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "run": ("topoc.lowering.cli.run:command", "Generate text with a bundle."),
     "verify": ("topoc.lowering.cli.verify:command", "Compare a bundle with its checkpoint."),
     "trace": ("topoc.lowering.cli.trace:command", "Write what each step of a bundle computes."),
+    "cache": ("topoc.lowering.cli.cache:command", "List or prune kept compressed weights."),
     "rules": ("topoc.dsl.cli.rules:command", "List the rules and the kinds of error."),
     "explain": ("topoc.dsl.cli.explain:command", "Explain the code of a finding."),
     "new": ("topoc.dsl.cli.new:command", "Write a first topology for a checkpoint."),
