@@ -52,7 +52,7 @@ def main() -> int:
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
         if "--smoke" in sys.argv:
             return smoke(folder)
-        files = {base: folder / f"{base}.topo" for base in ("swa4", "merged2")}
+        files = {base: folder / f"int4_{base}.topo" for base in ("swa4", "merged2")}
         for base, file in files.items():
             file.write_text(TEXT.format(base=base))
         return bench(folder, files)
