@@ -62,7 +62,7 @@ class PackagePlan(Plain):
         for weight, op in used:
             how = self.recipes.get(weight.role) if op is Linear else None
             repeats = 1 + issubclass(op, RmsNorm)  # a norm's gain stands twice
-            sizes = (repeats * weight.type.bytes,) if how is None else _sizes(how, weight)
+            sizes = _sizes(weight, repeats) if how is None else _part_sizes(how, weight)
             found[weight.key, repeats, how] = sizes
         return tuple(size for sizes in found.values() for size in sizes)
 
@@ -78,8 +78,14 @@ class PackagePlan(Plain):
         return sum(map(prod, shapes.values()))
 
 
-def _sizes(how: Recipe, weight: Weight) -> tuple[int, ...]:
-    """The parts of a compressed weight; those of a few elements stand in the program itself."""
+def _sizes(weight: Weight, repeats: int) -> tuple[int, ...]:
+    """A whole weight; one of a few elements stands in the program itself."""
+    inline = repeats * prod(weight.type.shape) < INLINE
+    return () if inline else (repeats * weight.type.bytes,)
+
+
+def _part_sizes(how: Recipe, weight: Weight) -> tuple[int, ...]:
+    """The parts of a compressed weight, but for those of a few elements."""
     parts = constants(how, weight.type.shape).values()
     return tuple(size(one) for one in parts if prod(one[1]) >= INLINE)
 

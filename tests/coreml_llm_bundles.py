@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tiny_gemma4 import E2B, E4B
-from twins import Checkpoint
+from twins import WHOLE, Checkpoint, with_weights
 
 from topoc.dsl.load import load
 from topoc.lowering.architecture import read
@@ -63,7 +63,7 @@ class Made:
         topology, findings = load(file, **given)
         assert topology is not None, findings
         return Request(
-            topology=topology,
+            topology=with_weights(topology, WHOLE),
             architecture=read(checkpoint),
             reader=open_checkpoint(str(checkpoint)),
             precision=DType(precision),

@@ -21,6 +21,7 @@ from topoc.lowering.checkpoint.bind import bind
 from topoc.lowering.checkpoint.open import open_checkpoint
 from topoc.lowering.interpret import calibrate as module
 from topoc.lowering.interpret.calibrate import calibrate, powers
+from topoc.lowering.interpret.walk import Walk
 
 torch.set_num_threads(1)
 
@@ -206,6 +207,13 @@ def test_each_weight_is_read_once_however_many_windows(gemma3):
     powers(gemma3.architecture, Counting(), SEEN)
 
     assert len(Counting.read) == len(set(Counting.read)) > 40
+
+
+def test_the_weights_of_one_layer_are_held_at_a_time(case):
+    walk = Walk(case.architecture, case.weights, SEEN)
+    for visit in walk.visits():
+        layers = {one.role.split(".")[1] for one in walk._held if one.role.startswith("layers.")}
+        assert layers == ({str(visit.layer)} if visit.layer is not None else set())
 
 
 # --- the text -------------------------------------------------------------------------------

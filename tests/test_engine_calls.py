@@ -332,7 +332,8 @@ def test_a_token_without_a_row_is_refused_before_anything_runs(made):
 
 def test_tables_are_mapped_and_not_read(made):
     tables = Feeder(made(per_layer=True))._tables
-    for one in (*tables._rows.values(), *tables._scales.values(), *tables._ropes.values()):
+    angles = (half for both in tables._ropes.values() for half in both)
+    for one in (*tables._rows.values(), *tables._scales.values(), *angles):
         assert isinstance(one, np.memmap)
     assert all(isinstance(one, np.memmap) for one in tables._combination)
 

@@ -239,7 +239,8 @@ def test_every_kernel_runs_in_some_package(packages):
         for op in function.ops
     }
     assert set(KERNELS) - ran == set()
-    assert set(DECODERS) - ran == set()
+    sparse = {"constexpr_sparse_to_dense", "constexpr_lut_to_sparse"}
+    assert set(DECODERS) - ran == sparse  # tests/test_compressed.py holds them
 
 
 def test_probes_give_what_lies_inside(packages):

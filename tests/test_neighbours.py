@@ -1,8 +1,7 @@
 """What was given up under one name is recognised under another."""
 
-from pathlib import Path
-
 import pytest
+from shipped import FILES, TOPOLOGIES, layout
 from topo_text import table
 
 import topoc.dsl.neighbours
@@ -10,14 +9,14 @@ from topoc.dsl.diagnostic import Severity
 from topoc.dsl.load import Loader, load
 from topoc.dsl.resolve import Given
 
-LAYOUTS = Path(__file__).parent / "layouts"
 CODE = "ledger.revived-verdict"
 
 
 @pytest.fixture
-def near(tmp_path):
+def near(tmp_path, monkeypatch):
     """Write a topology beside the layouts; its findings about verdicts."""
-    for path in LAYOUTS.glob("*.topo"):
+    monkeypatch.setattr(topoc.dsl.neighbours, "_shipped", lambda: tmp_path / "none")
+    for path in FILES:
         (tmp_path / path.name).write_text(path.read_text("utf-8"), "utf-8")
 
     def of(text, name="mine"):
@@ -37,12 +36,12 @@ def test_another_name_does_not_hide_a_verdict(near):
     (finding,) = near(f"topology mine extends swa4 {{\n {MERGED}\n}}\n")
     assert finding.severity is Severity.ERROR
     assert finding.message == "`mine` builds the programs of `merged1`, which is rejected"
-    assert "35 layers: Must re-compile the E5 bundle" in finding.related[0].words
+    assert "35 layers in one graph: Must re-compile the E5 bundle" in finding.related[0].words
     assert "a compiler for which 35 such layers are not too many" in finding.help
 
 
 def test_the_file_that_declares_it_gets_a_note():
-    _, findings = load(LAYOUTS / "merged1.topo", layers=table)
+    _, findings = load(layout("merged1"), layers=table)
     assert [one.severity for one in findings if one.code == CODE] == [Severity.NOTE]
 
 
@@ -116,8 +115,8 @@ def test_neighbours_that_are_broken_say_nothing(near, tmp_path):
 
 
 def test_shipped_verdicts_count_wherever_a_file_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(topoc.dsl.neighbours, "_shipped", lambda: LAYOUTS)
-    text = (LAYOUTS / "swa4.topo").read_text("utf-8").partition("\n")[2]
+    monkeypatch.setattr(topoc.dsl.neighbours, "_shipped", lambda: TOPOLOGIES)
+    text = layout("swa4").read_text("utf-8")
     lines = [one for one in text.splitlines(True) if not one.startswith("  chunk ")]
     body = "".join(lines).replace("swa4", "mine").rstrip().removesuffix("}")
     path = tmp_path / "mine.topo"
@@ -136,7 +135,7 @@ def test_few_files_are_resolved(monkeypatch):
         return real(*arguments)
 
     monkeypatch.setattr(topoc.dsl.neighbours, "resolve", counted)
-    paths = sorted(LAYOUTS.glob("*.topo"))
+    paths = FILES
     for path in paths:
         list(Loader(Given({}, None, table)).all(str(path)))
     assert len(resolved) <= len(paths) // 2

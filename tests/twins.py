@@ -8,6 +8,8 @@ from attrs import define, evolve, frozen
 from tiny_gemma4 import E2B, E4B, WINDOW, tiny_gemma4
 
 from topoc.dsl.load import load
+from topoc.dsl.model import Scheme
+from topoc.dsl.resolve.quantize import ROLES
 from topoc.lowering.architecture import read
 from topoc.lowering.bundle.reader import Bundle, open_bundle
 from topoc.lowering.checkpoint.open import open_checkpoint
@@ -114,30 +116,56 @@ class Checkpoint:
         return Windowed(self.oracle.model, FULL_WINDOW)
 
 
-def resolved(twin: Twin, checkpoint: Path, functions=None):
-    """The topology of a twin, all its functions or some."""
+def int4(bits=4):
+    """The scheme that shipped layouts have for weights: a table for every 32 output channels."""
+    return (Scheme(name="palettize", arguments=(("bits", bits), ("group", 32), ("lut", "fp16"))),)
+
+
+WHOLE = (Scheme(name="none"),)
+
+
+def with_weights(topology, schemes):
+    """A topology whose matrices all have these schemes."""
+    recipes = (
+        evolve(one, schemes=schemes) if one.role in ROLES["weights"] else one
+        for one in topology.recipes
+    )
+    return evolve(topology, recipes=tuple(recipes))
+
+
+def resolved(twin: Twin, checkpoint: Path, functions=None, schemes=WHOLE):
+    """The topology of a twin, all its functions or some; its matrices whole, or as it is said."""
     file = TOPOLOGIES / f"{twin.name}.topo"
     topology, findings = load(file, define=dict(twin.define), model=checkpoint / "config.json")
     assert topology is not None, findings
     kept = tuple(one for one in topology.functions if functions is None or one.name in functions)
-    return evolve(topology, functions=kept)
+    return with_weights(evolve(topology, functions=kept), schemes)
 
 
-def compiled(twin: Twin, checkpoint: Path, target: Path, precision: str, **options) -> Bundle:
-    """The bundle of a twin; verdicts and placement findings do not stop it here."""
-    return bundled(resolved(twin, checkpoint, **options), checkpoint, target, precision)
+def requested(twin: Twin, checkpoint: Path, precision: str, **options) -> Request:
+    """A compile of a twin; verdicts and placement findings do not stop it here."""
+    return _request(resolved(twin, checkpoint, **options), checkpoint, precision)
 
 
-def bundled(topology, checkpoint: Path, target: Path, precision: str) -> Bundle:
-    """The bundle of a topology of a tiny checkpoint."""
-    request = Request(
+def _request(topology, checkpoint: Path, precision: str) -> Request:
+    return Request(
         topology=topology,
         architecture=read(checkpoint),
         reader=open_checkpoint(str(checkpoint)),
         precision=DType(precision),
         revisit="the twins",
     )
-    compile_bundle(request, target)
+
+
+def bundled(topology, checkpoint: Path, target: Path, precision: str) -> Bundle:
+    """The bundle of a topology of a tiny checkpoint."""
+    compile_bundle(_request(topology, checkpoint, precision), target)
+    return open_bundle(target)
+
+
+def compiled(twin: Twin, checkpoint: Path, target: Path, precision: str, **options) -> Bundle:
+    """The bundle of a twin."""
+    compile_bundle(requested(twin, checkpoint, precision, **options), target)
     return open_bundle(target)
 
 

@@ -24,6 +24,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "verify": ("topoc.lowering.cli.verify:command", "Compare a bundle with its checkpoint."),
     "trace": ("topoc.lowering.cli.trace:command", "Write what each step of a bundle computes."),
     "bench": ("topoc.lowering.cli.bench:command", "Time the chunks and functions of a bundle."),
+    "cache": ("topoc.lowering.cli.cache:command", "List or prune kept compressed weights."),
     "rules": ("topoc.dsl.cli.rules:command", "List the rules and the kinds of error."),
     "explain": ("topoc.dsl.cli.explain:command", "Explain the code of a finding."),
     "new": ("topoc.dsl.cli.new:command", "Write a first topology for a checkpoint."),

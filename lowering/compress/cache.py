@@ -9,6 +9,7 @@ longest ago goes first when the folder is too full.
 import json
 import mmap
 import os
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -92,13 +93,13 @@ class Cache:
         with NamedTemporaryFile(dir=self.root, prefix=".", suffix=".part", delete=False) as file:
             try:
                 _write(file, made, label)
-                file.flush()
-                os.fsync(file.fileno())
+                file.flush()  # what a lost power leaves of it, its hash will tell
                 Path(file.name).replace(self._path(name))
             except BaseException:
                 Path(file.name).unlink(missing_ok=True)
                 raise
-        self.prune(self.limit)
+        if self._bytes() > self.limit:
+            self.prune(self.limit)
 
     def entries(self) -> list[Entry]:
         """All entries, those used last before the others."""
@@ -117,6 +118,15 @@ class Cache:
             if (written := _changed(path)) is not None and written < time() - ABANDONED:
                 path.unlink(missing_ok=True)
         return removed
+
+    def _bytes(self) -> int:
+        """What the folder holds, by the sizes of its files alone."""
+        whole = 0
+        with os.scandir(self.root) as found:
+            for one in found:
+                with suppress(FileNotFoundError):  # another process removed it meanwhile
+                    whole += one.stat().st_size
+        return whole
 
     def _path(self, name: str) -> Path:
         return self.root / f"{name}{SUFFIX}"

@@ -1,10 +1,11 @@
 """What importance and error feedback do for Gemma 3 270M, on text that was not calibrated on.
 
-    python tests/bench/calibrated.py [--smoke] [--bits 4,3] [GGUF]
+    python tests/bench/calibrated.py [--smoke] [--bits 4,3] [--tokens 4096] [GGUF]
 
-The linear layers of transformers' own model get weights that were compressed and decompressed;
-the embedding, which is the head too, stays. Inputs are watched on one half of the project's docs,
-and all figures are of the other half. `--smoke` does it with a model of random weights.
+All projections are compressed; the embedding, which is the head too, stays. What they read is
+watched on one half of the project's docs, and all figures are of the other half: the output error
+is the geometric mean over projections, KL and top-1 are against the model as it was. `--smoke`
+does it with a model of random weights.
 """
 
 import sys
@@ -16,20 +17,25 @@ import numpy as np
 import torch
 
 from topoc.lowering.architecture import read
+from topoc.lowering.calibration import Text, encoded, windows
 from topoc.lowering.checkpoint.bind import bind
 from topoc.lowering.checkpoint.open import open_checkpoint
 from topoc.lowering.compress.compress import compress
 from topoc.lowering.compress.dequantise import dense
-from topoc.lowering.compress.feedback import fed_back
-from topoc.lowering.compress.importance import Importance
+from topoc.lowering.compress.feedback import MOST_BITS, fed_back
 from topoc.lowering.compress.recipe import Palettize
 from topoc.lowering.compress.source import Held
+from topoc.lowering.interpret.calibrate import calibrate
+from topoc.lowering.parity.damage import output_errors
+from topoc.lowering.parity.ladder import Form, ladder
 from topoc.lowering.parity.oracle import Oracle
-from topoc.lowering.tokenizer import load_tokenizer, write_tokenizer
+from topoc.lowering.parity.proof import named
+from topoc.lowering.tokenizer import write_tokenizer
 
 ROOT = Path(__file__).parents[2]
-GROUP, WINDOW = 32, 512  # output channels; tokens of one pass
-ROWS = 64  # of logits that are compared at once
+GROUP = 32  # output channels
+JUDGED = 1024  # tokens
+WIDTH = 256  # tokens of a window that is judged: the logits of a large vocabulary fill memory
 SEEN = ("docs/language.md", "docs/runtime.md", "docs/architecture.md")
 HELD_OUT = ("docs/parity.md", "docs/ir.md", "docs/commands.md")
 DEMANDS = {"output": 0.65, "kl": 0.45}  # of plain k-means, at 4 bits, by importance alone
@@ -40,12 +46,15 @@ def main() -> int:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
         if "--smoke" in sys.argv:
-            model, seen, others = tiny()
-            return int(not table(model, seen, others, 4, feedback=True)["finite"])
-        model, seen, others = real(Path(folder))
-        bits = sys.argv[sys.argv.index("--bits") + 1] if "--bits" in sys.argv else "4"
-        told = {int(one): table(model, seen, others, int(one)) for one in bits.split(",")}
+            return int(not table(*tiny(Path(folder)), Path(folder), 4)["finite"])
+        given = real(Path(folder))
+        bits = option("--bits", "4")
+        told = {int(one): table(*given, Path(folder), int(one)) for one in bits.split(",")}
     return int(4 in told and any(told[4][name] > most for name, most in DEMANDS.items()))
+
+
+def option(name, usual):
+    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else usual
 
 
 def real(folder):
@@ -57,17 +66,24 @@ def real(folder):
     config = ROOT / "topologies" / "models" / "gemma3-270m.json"
     weights = bind(open_checkpoint(given[0]), read(config))
     write_tokenizer(weights.reader, folder)
-    tokenizer = load_tokenizer(folder)
-    model = Oracle.of(config, weights).model
-    return model, windows(tokenizer, SEEN, 4), windows(tokenizer, HELD_OUT, 2)
+    seen, judged = (
+        encoded(
+            weights.architecture,
+            folder,
+            "\n".join((ROOT / one).read_text("utf-8") for one in names),
+            "docs",
+        )
+        for names in (SEEN, HELD_OUT)
+    )
+    seen = seen[: int(option("--tokens", "4096"))]
+    text = Text(
+        windows(weights.architecture, seen),
+        windows(weights.architecture, judged[:JUDGED], WIDTH),
+    )
+    return weights, text
 
 
-def windows(tokenizer, names, most):
-    ids = tokenizer.encode("\n".join((ROOT / one).read_text("utf-8") for one in names))
-    return torch.tensor(ids[: most * WINDOW]).view(-1, WINDOW)
-
-
-def tiny():
+def tiny(folder):
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
     torch.manual_seed(0)
@@ -78,94 +94,56 @@ def tiny():
             eos_token_id=1,
         )
     )  # fmt: skip
-    return model.eval(), torch.randint(97, (2, 64)), torch.randint(97, (1, 64))
+    model.save_pretrained(folder / "tiny")
+    weights = bind(open_checkpoint(folder / "tiny"), read(folder / "tiny"))
+    ids = torch.randint(97, (192,)).tolist()
+    cut = [windows(weights.architecture, part, 64) for part in (ids[:128], ids[128:])]
+    return weights, Text(*cut)
 
 
-def linears(model):
-    return {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and "lm_head" not in name
-    }
-
-
-def products(model, tokens):
-    """E[x xᵀ] of the inputs of each linear layer."""
-    found, hooks = {}, []
-    for name, module in linears(model).items():
-
-        def watch(_, inputs, name=name):
-            rows = inputs[0].reshape(-1, inputs[0].shape[-1])
-            found[name] = found.get(name, 0.0) + (rows.T @ rows).double()
-
-        hooks.append(module.register_forward_pre_hook(watch))
-    for one in tokens:
-        model(one[None], use_cache=False)
-    for hook in hooks:
-        hook.remove()
-    return {name: (one / tokens.numel()).float().numpy() for name, one in found.items()}
-
-
-def table(model, seen, others, bits, *, feedback=True):
+def table(weights, text, folder, bits):
     """Measure each method; what importance does, as a part of plain."""
-    inputs, judged = products(model, seen), products(model, others)
-    wanted, figures = logits(model, others), {}
-    methods = ["plain", "importance"] + (["feedback"] if feedback and bits <= 4 else [])
-    for method in methods:
+    start = process_time()
+    inside = folder / str(bits)
+    inside.mkdir()
+    inputs = calibrate(weights.architecture, weights, text, inside)
+    print(f"watched {inputs.tokens} tokens in {process_time() - start:.1f} s", flush=True)
+    oracle, figures = Oracle.of(weights.architecture.config, weights), {}
+    for method in ["plain", "importance", "feedback"][: 3 if bits <= MOST_BITS else 2]:
         start = process_time()
-        made = {
-            name: changed(one, inputs[name], bits, method) for name, one in linears(model).items()
-        }
+        held = {role: changed(weights, role, inputs, bits, method) for role in projections(weights)}
         seconds = process_time() - start
-        error = np.exp(
-            np.mean([np.log(lost(one, made[n], judged[n])) for n, one in linears(model).items()])
-        )
-        kl, top = compared(model, made, others, wanted)
-        figures[method] = (error, kl)
-        parts = [now / then for now, then in zip((error, kl), figures["plain"], strict=True)]
+        errors = output_errors(weights, held, text.held_out)
+        error = float(np.exp(np.mean(np.log(list(errors.values())))))
+        form = Form(name=method, weights=named(weights.architecture.config, held))
+        *_, rung = ladder(oracle, [form], text.held_out)
+        figures[method] = (error, rung.kl)
+        parts = [now / then for now, then in zip(figures[method], figures["plain"], strict=True)]
         print(
-            f"{bits} bit {method:10} output error {error:.5f} ({parts[0]:.2f} x),"
-            f" KL {kl:.4f} ({parts[1]:.2f} x), top-1 {top:.3f}, {seconds:.1f} s",
+            f"{bits} bit {method:10} output error {error:.5f} ({parts[0]:.3f} x),"
+            f" KL {rung.kl:.4f} ({parts[1]:.3f} x), top-1 {rung.top1:.3f},"
+            f" perplexity {rung.perplexity:.2f}, {seconds:.1f} s",
             flush=True,
         )
     ratio = np.array(figures["importance"]) / np.array(figures["plain"])
     return {"output": ratio[0], "kl": ratio[1], "finite": bool(np.isfinite(ratio).all())}
 
 
-def changed(module, product, bits, method):
-    source = Held("w", module.weight)
-    importance = None if method == "plain" else Importance(np.diag(product).astype(np.float64))
+def projections(weights):
+    return [
+        one.role
+        for one in weights.architecture.tensors
+        if len(one.shape) == 2 and one.role.startswith("layers.")
+    ]
+
+
+def changed(weights, role, inputs, bits, method):
+    source = Held(role, torch.cat(list(weights.blocks(role))))
+    importance = None if method == "plain" else inputs.importance(role)
     made = compress(source, Palettize(bits, GROUP), importance, pad_groups=True)
     if method == "feedback":
-        made = fed_back(source, made, [product])
+        made = fed_back(source, made, inputs.products(role))
     return torch.from_numpy(dense(made)).float()
-
-
-def lost(module, made, product):
-    """The error of the output over its power, on inputs with these products."""
-    weight, by = module.weight.double(), torch.from_numpy(product).double()
-    gone = weight - made.double()
-    return float(((gone @ by) * gone).sum() / ((weight @ by) * weight).sum())
-
-
-def logits(model, tokens):
-    return torch.cat([model(one[None], use_cache=False).logits[0] for one in tokens])
-
-
-def compared(model, made, tokens, wanted):
-    """Mean KL from the model as it was, and how often both choose the same token."""
-    kept = {name: one.weight for name, one in linears(model).items()}
-    for name, one in linears(model).items():
-        one.weight = torch.nn.Parameter(made[name], requires_grad=False)
-    found = logits(model, tokens)
-    for name, one in linears(model).items():
-        one.weight = kept[name]
-    kl = hits = 0.0
-    for one, other in zip(wanted.split(ROWS), found.split(ROWS), strict=True):
-        true, made_of = (torch.log_softmax(part.double(), -1) for part in (one, other))
-        kl += float((true.exp() * (true - made_of)).sum())
-        hits += float((true.argmax(-1) == made_of.argmax(-1)).sum())
-    return kl / len(wanted), hits / len(wanted)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`topoc plan`: what a topology would become, without weights."""
+"""`topoc plan`: what a topology would become, without weights, or what a bundle became."""
 
 import json
 from collections.abc import Iterator
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from topoc.dsl.model import Topology
     from topoc.lowering.cli.plan.report import Report
     from topoc.lowering.cli.plan.times import Times
+
+MANIFEST, TOPOLOGY = "manifest.json", "topology.topo"  # of a bundle
 
 
 @click.command("plan")
@@ -45,22 +47,36 @@ def command(
     define: tuple[tuple[str, float], ...],
     model: Path | None,
 ) -> None:
-    """Show what FILE becomes: chunks, functions, features, bytes, host tables and budgets."""
-    from topoc.lowering.cli.plan.text import as_text
+    """Show what FILE becomes: chunks, functions, features, bytes, host tables and budgets.
 
+    Of a bundle it also shows what compression cost each layer and weight, the worst first.
+    """
+    bundle = Path(file) if (Path(file) / MANIFEST).is_file() else None
+    if bundle is not None and (name is not None or define or model is not None):
+        message = "a bundle is shown as it is: leave out --topology, -D and --model"
+        raise click.UsageError(message)
+    file = file if bundle is None else str(bundle / TOPOLOGY)
     topology, findings = load(file, name=name, define=dict(define), model=model)
+    if bundle is not None and topology is not None:
+        findings = ()  # the bundle stands; its manifest tells what was allowed
     view.problems(findings)
-    sound = not any(one.severity is Severity.ERROR for one in findings)
+    sound = topology is not None and all(one.severity < Severity.ERROR for one in findings)
     if topology is not None and (html or svg):
-        found = _draw(topology, findings, costs, html, svg)
-        raise SystemExit(view.CLEAN if sound and not found else view.FINDINGS)
+        sound = not _draw(topology, findings, costs, html, svg) and sound
+        raise SystemExit(view.CLEAN if sound else view.FINDINGS)
     if topology is None or not sound:
         raise SystemExit(view.FINDINGS)
-    told = _report(topology, costs)
+    raise SystemExit(_tell(topology, _report(topology, costs, bundle), style))
+
+
+def _tell(topology: "Topology", told: "Report", style: str) -> int:
+    """Print a report and the budgets that it breaks; the exit status."""
+    from topoc.lowering.cli.plan.text import as_text
+
     view.result(json.dumps(told, indent=1) if style == "json" else as_text(told))
     breaches = tuple(_breaches(topology, told))
     view.problems(breaches)
-    raise SystemExit(view.FINDINGS if breaches else view.CLEAN)
+    return view.FINDINGS if breaches else view.CLEAN
 
 
 def _draw(
@@ -96,7 +112,7 @@ def _told(
     return told, tuple(_breaches(topology, told))
 
 
-def _report(topology: "Topology", costs: str | None) -> "Report":
+def _report(topology: "Topology", costs: str | None, bundle: Path | None = None) -> "Report":
     """What is told of a topology; raises TopocError for what has no lowering yet."""
     from topoc.lowering.architecture import read
     from topoc.lowering.cli.plan.gather import gather
@@ -106,8 +122,15 @@ def _report(topology: "Topology", costs: str | None) -> "Report":
     refused = tuple(refusals(topology))
     if refused:
         raise TopocError(*refused)
-    times = _times(topology, costs)
-    return gather(plan(topology, read(topology.layers.config)), times)
+    times, architecture = _times(topology, costs), read(topology.layers.config)
+    if bundle is None:
+        return gather(plan(topology, architecture), times)
+    from topoc.lowering.bundle.reader import open_bundle
+    from topoc.lowering.ir import DType
+
+    said = open_bundle(bundle, check=False).manifest
+    laid = plan(topology, architecture, dtype=DType(said.precision))
+    return gather(laid, times, said.quantization)
 
 
 def _times(topology: "Topology", costs: str | None) -> "Times | None":

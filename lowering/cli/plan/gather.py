@@ -9,6 +9,7 @@ from topoc.dsl.model import Budget
 from topoc.lowering import manifest
 from topoc.lowering.build.handling import is_kv_value
 from topoc.lowering.cli.plan import report
+from topoc.lowering.cli.plan.damage import compressed, layers
 from topoc.lowering.features.storage import angle_files, row_files
 from topoc.lowering.ir import DType, Program, TensorType
 from topoc.lowering.package import ALIGNMENT
@@ -18,8 +19,13 @@ if TYPE_CHECKING:  # a plan without costs loads none of it
     from topoc.lowering.cli.plan.times import Times
 
 
-def gather(plan: Plan, times: "Times | None" = None) -> report.Report:
-    """Everything that is told; milliseconds only where there are times."""
+def gather(
+    plan: Plan, times: "Times | None" = None, made: manifest.Quantization | None = None
+) -> report.Report:
+    """Everything that is told; milliseconds only where there are times.
+
+    Of a bundle, also what its compression cost.
+    """
     topology, target = plan.topology, plan.topology.target
     chunks, tables = [_chunk(plan, one, times) for one in plan.packages], _tables(plan)
     calls = [_call(one, times) for one in plan.functions]
@@ -38,6 +44,8 @@ def gather(plan: Plan, times: "Times | None" = None) -> report.Report:
         tables=tables,
         budgets=[_budget(plan, one, chunks, times) for one in topology.budgets],
         costs=times.costs.device if times and any(one["ms"] for one in calls) else None,
+        layers=layers(made),
+        compressed=compressed(made),
         download_bytes=packages + sum(one["bytes"] for one in tables),
     )
 

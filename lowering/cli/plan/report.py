@@ -99,6 +99,25 @@ class Budget(TypedDict):
     headroom: float | None
 
 
+class Compressed(TypedDict):
+    """One compressed weight of a bundle; no ratio where nothing was lost."""
+
+    weight: str
+    scheme: str
+    bytes: int
+    sqnr: float | None  # signal to error, in dB
+    output_error: float | None  # part of the output's power, on text that was kept back
+
+
+class Layer(TypedDict):
+    """The compressed weights of a layer, or those outside layers."""
+
+    layer: int | None
+    bytes: int
+    sqnr: float | None  # of the worst weight
+    output_error: float | None  # the mean over its weights
+
+
 class Target(TypedDict):
     """What the topology is planned for."""
 
@@ -123,4 +142,6 @@ class Report(TypedDict):
     tables: list[Table]
     budgets: list[Budget]
     costs: str | None  # the device whose figures the ms rest on
+    layers: list[Layer]  # of a bundle, the worst first
+    compressed: list[Compressed]  # of a bundle, the worst first
     download_bytes: int  # packages' weights and host tables

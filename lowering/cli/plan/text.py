@@ -24,6 +24,9 @@ def as_text(told: report.Report) -> str:
     lines += ["", "tables of the host", *_table(map(_host_table, told["tables"]))]
     if told["budgets"]:
         lines += ["", "budgets", *map(_budget, told["budgets"])]
+    if told["compressed"]:
+        lines += ["", "compressed layers, the worst first", *map(_layer, told["layers"])]
+        lines += ["", "compressed weights, the worst first", *map(_weight, told["compressed"])]
     whole = size(told["download_bytes"])
     return "\n".join([*lines, "", f"download: {whole}, and the tokenizer and package descriptions"])
 
@@ -102,6 +105,21 @@ def _table(rows: Iterator[tuple[str, str, str, int]]) -> Iterator[str]:
         whole += held
         yield f"  {name:22}{shape:>18} {dtype:5} {size(held):>10}"
     yield f"  {'together':22}{'':18} {'':5} {size(whole):>10}"
+
+
+def _layer(one: report.Layer) -> str:
+    name = "outside" if one["layer"] is None else f"L{one['layer']}"
+    return f"  {name:26}{_damage(one)}"
+
+
+def _weight(one: report.Compressed) -> str:
+    return f"  {one['weight']:26}{_damage(one)}  {one['scheme']}"
+
+
+def _damage(one: report.Layer | report.Compressed) -> str:
+    ratio = "exact" if one["sqnr"] is None else f"{one['sqnr']:.1f} dB"
+    error = "" if one["output_error"] is None else f"output error {one['output_error']:.5f}"
+    return f"{size(one['bytes']):>10} {ratio:>8} {error:>20}".rstrip()
 
 
 def _budget(one: report.Budget) -> str:

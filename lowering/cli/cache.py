@@ -1,0 +1,46 @@
+"""`topoc cache`: what is kept of compressed weights, and how to be rid of it."""
+
+from time import gmtime, strftime
+from typing import TYPE_CHECKING
+
+import click
+
+from topoc.dsl.cli import view
+from topoc.lowering.cli.size import size
+
+if TYPE_CHECKING:
+    from topoc.lowering.compress.cache import Entry
+
+GB = 1e9
+
+
+@click.command("cache")
+@click.option(
+    "--prune",
+    type=click.FloatRange(min=0),
+    metavar="GB",
+    help="Remove what was used longest ago until at most so many GB are left.",
+)
+@click.option("--long", "each", is_flag=True, help="One line for each weight.")
+def command(prune: float | None, *, each: bool) -> None:
+    """Tell what is kept of compressed weights, by recipe; they are made once for all builds."""
+    from topoc.lowering.compress.cache import Cache
+
+    cache = Cache()
+    if prune is not None:
+        removed = cache.prune(int(prune * GB))
+        view.result(f"removed {_told(removed)}")
+    entries = cache.entries()
+    view.result(f"{cache.root}: {_told(entries)}")
+    for one in entries if each else ():
+        used = strftime("%Y-%m-%d %H:%M", gmtime(one.used))
+        view.result(f"  {one.label:32} {size(one.bytes):>9}  {used}  {one.recipe}")
+    recipes = sorted({one.recipe for one in entries})
+    for recipe in () if each else recipes:
+        mine = [one for one in entries if one.recipe == recipe]
+        view.result(f"  {recipe}: {_told(mine)}")
+
+
+def _told(entries: "list[Entry]") -> str:
+    count = len(entries)
+    return f"{count} weight{'s' * (count != 1)}, {size(sum(one.bytes for one in entries))}"
