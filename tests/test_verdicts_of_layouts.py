@@ -83,8 +83,7 @@ FOUR_BITS = "palettize(bits = 4, group = 32)"
     ],
 )
 def test_compression_that_was_tried_and_given_up_errs(schemes, code, tmp_path):
-    block = f"  quantize {{\n {schemes}\n }}\n"
-    found = lint("swa4", tmp_path, edit=("  expect {", f"{block}  expect {{"))
+    found = lint("swa4", tmp_path, edit=(f"weights: {FOUR_BITS}", schemes))
     # The layout with eight-bit activations stands in the same folder, with its verdict.
     revived = {"ledger.revived-verdict"} if "activations" in schemes else set()
     assert at_least(found, WARNING) == {code, *revived}
