@@ -65,7 +65,11 @@ def is_for_runtime(topology: Topology, dtype: DType) -> bool:
 
 
 def row_files(topology: Topology, dtype: DType, name: str) -> RowFiles:
-    """The table `embed` or `ple_table`; int8 a row where the topology says so."""
+    """The table `embed` or `ple_table`; int8 a row where the topology says so.
+
+    Where the graph looks embeddings up itself, the host's copy, of which it makes per-layer
+    vectors, is as exact as the graph's: both are one embedding.
+    """
     if is_for_runtime(topology, dtype):
         stem = _STEMS[name]
         return RowFiles(
@@ -75,7 +79,8 @@ def row_files(topology: Topology, dtype: DType, name: str) -> RowFiles:
             scales_dtype="fp16",
             divisor=float(LEVELS),
         )
-    if topology.recipe(name) and dtype is not DType.FP32:
+    in_graph = name == "embed" and any(chunk.has("embed") for chunk in topology.chunks)
+    if topology.recipe(name) and dtype is not DType.FP32 and not in_graph:
         return RowFiles(path=f"{name}.int8.bin", dtype="int8", scales=f"{name}.scale.bin")
     return RowFiles(path=f"{name}.{dtype.float_name}.bin", dtype=dtype.float_name)
 
