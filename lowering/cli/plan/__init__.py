@@ -55,15 +55,14 @@ def command(
     if bundle is not None and (name is not None or define or model is not None):
         message = "a bundle is shown as it is: leave out --topology, -D and --model"
         raise click.UsageError(message)
-    file = file if bundle is None else str(bundle / TOPOLOGY)
-    topology, findings = load(file, name=name, define=dict(define), model=model)
-    if bundle is not None and topology is not None:
-        findings = ()  # the bundle stands; its manifest tells what was allowed
+    text = file if bundle is None else str(bundle / TOPOLOGY)
+    topology, findings = load(text, name=name, define=dict(define), model=model)
+    findings = findings if bundle is None or topology is None else ()  # its manifest tells them
     view.problems(findings)
     sound = topology is not None and all(one.severity < Severity.ERROR for one in findings)
     if topology is not None and (html or svg):
-        sound = not _draw(topology, findings, costs, html, svg) and sound
-        raise SystemExit(view.CLEAN if sound else view.FINDINGS)
+        drawn = not _draw(topology, findings, costs, html, svg)
+        raise SystemExit(view.CLEAN if drawn and sound else view.FINDINGS)
     if topology is None or not sound:
         raise SystemExit(view.FINDINGS)
     raise SystemExit(_tell(topology, _report(topology, costs, bundle), style))
