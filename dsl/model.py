@@ -13,6 +13,9 @@ from attrs import field, frozen
 from topoc.dsl.plain import Plain
 from topoc.dsl.source import Span
 
+COREML_LLM = "coreml_llm"
+"""The features profile of an existing device runtime."""
+
 
 class Kind(Enum):
     """The attention that the checkpoint gives a layer."""

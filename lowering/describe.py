@@ -4,8 +4,8 @@ from pathlib import Path
 
 from attrs import asdict, frozen
 
+from topoc.dsl.model import COREML_LLM
 from topoc.lowering import manifest
-from topoc.lowering.build.handling import COREML_LLM
 from topoc.lowering.emit.mil.toolkit import toolkit
 from topoc.lowering.features.runtime_files import unproven
 from topoc.lowering.plan import Plan

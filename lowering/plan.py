@@ -11,7 +11,7 @@ from topoc.dsl.plain import Plain
 from topoc.lowering import manifest, passes
 from topoc.lowering.architecture import Architecture
 from topoc.lowering.build import build
-from topoc.lowering.build.handling import COREML_LLM
+from topoc.lowering.build.handling import tries_drafts
 from topoc.lowering.build.layout import Layout, layout_of
 from topoc.lowering.compress.layout import constants, size
 from topoc.lowering.compress.recipe import Recipe
@@ -217,15 +217,11 @@ def _function(
         role=function.role,
         tokens=function.tokens,
         steps=tuple(steps),
-        full_only=bool(writes & {Write.SHIFT, Write.SLICE}) or _shifts_drafts(topology, function),
+        full_only=bool(writes & {Write.SHIFT, Write.SLICE})
+        or tries_drafts(topology.features, function),
         unwrapped=tuple(sorted(rings)),
         answers=any(chunk.has("head") for chunk in chunks),
     )
-
-
-def _shifts_drafts(topology: Topology, function: Function) -> bool:
-    """Whether a verify attends over caches with all its rows shifted in, padding too."""
-    return topology.features == COREML_LLM and function.role == "verify"
 
 
 def with_copies(functions: tuple[manifest.Function, ...]) -> tuple[manifest.Function, ...]:

@@ -4,12 +4,11 @@ from collections.abc import Iterator
 
 from topoc.dsl.diagnostic import Diagnostic, Place, error
 from topoc.dsl.measure import all_chunks
-from topoc.dsl.model import Block, Chunk, Function, Head, Recipe, Topology, Write
+from topoc.dsl.model import COREML_LLM, Block, Chunk, Function, Head, Recipe, Topology, Write
 from topoc.dsl.source import Span
 from topoc.lowering.features.limits import limits
 
 ATTENTION = frozenset({"sliding", "full", "windowed_full", "flash_tiled"})
-COREML_LLM = "coreml_llm"
 HOST_ROLES = frozenset({"embed", "ple_table"})
 HOST_TABLE = (("int8", (("per", "row"),)),)
 

@@ -9,7 +9,7 @@ from attrs import evolve, frozen
 
 from topoc.dsl import ast
 from topoc.dsl.diagnostic import Diagnostic, Severity, TopocError, error
-from topoc.dsl.model import Allowance, Block, Layers, Topology
+from topoc.dsl.model import COREML_LLM, Allowance, Block, Layers, Topology
 from topoc.dsl.plain import Plain
 from topoc.dsl.resolve.attention import attentions
 from topoc.dsl.resolve.budgets import budgets
@@ -90,7 +90,7 @@ def _graph(scope: Scope, links: tuple[Link, ...], head: Topology) -> Topology:
     """What each layer runs and keeps, and how the layers are cut up and driven."""
     size = context(scope, links) or scope.layers.positions
     runs = attentions(scope, links, size)
-    kept = caches(scope, links, runs, context=size, padded=head.features == "coreml_llm")
+    kept = caches(scope, links, runs, context=size, padded=head.features == COREML_LLM)
     main, offered = functions(scope, links, size, kept)
     chunks = [*main, *(chunk for function in offered for chunk in function.chunks or ())]
     names = [chunk.name for chunk in chunks]

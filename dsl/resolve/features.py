@@ -2,7 +2,7 @@
 
 from topoc.dsl import ast
 from topoc.dsl.diagnostic import error
-from topoc.dsl.model import Kind, Topology
+from topoc.dsl.model import COREML_LLM, Kind, Topology
 from topoc.dsl.resolve.chain import Link
 from topoc.dsl.resolve.scope import Scope
 from topoc.dsl.resolve.selector import listed
@@ -12,7 +12,7 @@ from topoc.dsl.resolve.settings import last
 def check_features(scope: Scope, links: tuple[Link, ...], topology: Topology) -> None:
     """Report what `features coreml_llm` has no names for."""
     stated = last(links, ast.Features)
-    if stated is None or topology.features != "coreml_llm":
+    if stated is None or topology.features != COREML_LLM:
         return
     tight = [b.index for b in topology.blocks if b.kv.donor is None and not b.kv.padded]
     if tight:

@@ -5,14 +5,14 @@ from typing import TypeVar
 
 from topoc.dsl import ast
 from topoc.dsl.diagnostic import Diagnostic, Label, error
-from topoc.dsl.model import Target
+from topoc.dsl.model import COREML_LLM, Target
 from topoc.dsl.resolve.chain import Link
 from topoc.dsl.resolve.chunks import UNITS
 from topoc.dsl.resolve.scope import Scope
 from topoc.dsl.suggest import advice
 from topoc.dsl.targets import CHIPS, DEPLOYMENTS
 
-FEATURES = ("topoc", "coreml_llm")
+FEATURES = ("topoc", COREML_LLM)
 _MANY = (ast.Chunk, ast.Allow, ast.Measured, ast.Param)
 
 T = TypeVar("T")

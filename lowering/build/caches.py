@@ -10,7 +10,7 @@ from typing import Literal
 from attrs import define, field
 
 from topoc.dsl.model import Block, Chunk, Function, Topology, Write
-from topoc.lowering.build.handling import COREML_LLM, Handling, handling, kv_value
+from topoc.lowering.build.handling import Handling, handling, kv_value, tries_drafts
 from topoc.lowering.build.layer import Keys
 from topoc.lowering.build.layout import Cache, Holds, Layout
 from topoc.lowering.build.scope import Scope
@@ -253,7 +253,7 @@ class Caches:
         return self.scope.input(name, (1, 1, way.tokens, way.seen_slots), source)
 
     def _padded(self, cache: Cache, value: Value) -> Value:
-        drafts = self.topology.features == COREML_LLM and self.function.role == "verify"
+        drafts = tries_drafts(self.topology.features, self.function)
         if drafts or (value.shape[1], value.shape[3]) == (cache.heads, cache.width):
             return value
         return self.scope.bind(f"{value.name}_padded", PadRow(value, cache.heads, cache.width))

@@ -2,12 +2,10 @@
 
 from attrs import frozen
 
-from topoc.dsl.model import Function, Write
+from topoc.dsl.model import COREML_LLM, Function, Write
 from topoc.dsl.plain import Plain
 from topoc.lowering import manifest
 from topoc.lowering.build.layout import Holds, Member
-
-COREML_LLM = "coreml_llm"
 
 
 def kv_value(donor: int, holds: Holds) -> str:
@@ -49,3 +47,8 @@ def handling(features: str, function: Function, member: Member) -> Handling:
         writes=able and (one or (function.write == "graph" and not verify)),
         sees="cache" if able and (one or features == COREML_LLM) else "cache+call",
     )
+
+
+def tries_drafts(features: str, function: Function) -> bool:
+    """Whether a verify attends over caches with all its rows in them, padding too."""
+    return features == COREML_LLM and function.role == "verify"

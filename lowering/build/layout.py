@@ -5,7 +5,7 @@ from typing import Literal
 
 from attrs import evolve, frozen
 
-from topoc.dsl.model import Block, Chunk, Function, Kv, Store, Topology, Write
+from topoc.dsl.model import Chunk, Function, Kv, Store, Topology, Write
 from topoc.dsl.plain import Plain
 from topoc.lowering.architecture import Architecture
 from topoc.lowering.ir import DType
@@ -164,9 +164,3 @@ def _told_apart(caches: list[Cache]) -> tuple[Cache, ...]:
         nth = seen[cache.name]
         named.append(cache if nth == 1 else evolve(cache, name=f"{cache.name}_{nth}"))
     return tuple(named)
-
-
-def owners(topology: Topology, chunk: Chunk) -> tuple[Block, ...]:
-    """The layers of a chunk that keep keys and values."""
-    blocks = (topology.blocks[index] for index in chunk.layers)
-    return tuple(block for block in blocks if block.kv.donor is None)

@@ -1,11 +1,8 @@
 """Profiles of features: what inputs, outputs and functions are called, and their layout."""
 
-from topoc.dsl.model import Chunk, Function, Topology
-from topoc.lowering.build.handling import COREML_LLM
+from topoc.dsl.model import COREML_LLM, Chunk, Function, Topology
 from topoc.lowering.features import coreml_llm
 from topoc.lowering.ir import Program
-
-PROFILES = ("topoc", "coreml_llm")
 
 
 def dressed(
@@ -17,4 +14,4 @@ def dressed(
     return coreml_llm.dressed(topology, function, programs)
 
 
-__all__ = ["PROFILES", "dressed"]
+__all__ = ["dressed"]

@@ -7,10 +7,9 @@ per-layer vectors itself, and ends in a token.
 from collections.abc import Iterator
 
 from topoc.dsl.diagnostic import Diagnostic, Place, error
-from topoc.dsl.model import Block, Chunk, Kind, Kv, Store, Topology, Write
+from topoc.dsl.model import COREML_LLM, Block, Chunk, Kind, Kv, Store, Topology, Write
 from topoc.dsl.source import Span
 from topoc.lowering.architecture import Architecture
-from topoc.lowering.build.handling import COREML_LLM
 from topoc.lowering.rescale import Scales
 
 _RUNTIME = "the runtime of `coreml_llm`"

@@ -8,9 +8,8 @@ from typing import Literal
 
 from attrs import frozen
 
-from topoc.dsl.model import Topology
+from topoc.dsl.model import COREML_LLM, Topology
 from topoc.dsl.plain import Plain
-from topoc.lowering.build.handling import COREML_LLM
 from topoc.lowering.ir import DType
 
 LEVELS = 127  # of a signed byte, on either side of zero

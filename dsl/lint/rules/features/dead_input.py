@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from topoc.dsl.diagnostic import Severity
 from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Mil, Subject
-from topoc.dsl.model import Write
+from topoc.dsl.model import COREML_LLM, Write
 
 if TYPE_CHECKING:
     from topoc.dsl.lint.mil import Function
@@ -85,7 +85,7 @@ main(x: fp16[1,64], indicator: fp16[1,1]) {
 
     def _check(self, subject: Subject) -> Iterator[Finding]:
         topology = subject.topology
-        if topology.features != "coreml_llm":
+        if topology.features != COREML_LLM:
             return
         fed = _reads(subject, range(len(topology.blocks)))
         for chunk in topology.chunks:
