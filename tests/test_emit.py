@@ -221,7 +221,7 @@ def test_a_weight_of_few_elements_holds_its_own_values(tmp_path):
     told = []
     path = tmp_path / "p.mlpackage"
     write_package((program,), drawn, path, DType.FP16, told=told.append)
-    assert told == list(program.weights)
+    assert told == [12]  # its bytes, told as they are read
     assert records(path) == []  # they stand in the model itself
     found = Machine(path).run({"x": torch.tensor([1.0, -2.0]).reshape(1, 2, 1, 1)})["y"]
     wanted = drawn.whole("w").half().float() @ torch.tensor([1.0, -2.0])
