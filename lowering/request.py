@@ -10,7 +10,7 @@ from topoc.lowering.calibration import check_use
 from topoc.lowering.checkpoint.reader import Reader
 from topoc.lowering.checkpoint.weights import Weights
 from topoc.lowering.compress.cache import Cache
-from topoc.lowering.compress.compress import Wanted, misfits
+from topoc.lowering.compress.misfits import Wanted, misfits
 from topoc.lowering.ir import DType, Weight
 from topoc.lowering.plan import Plan
 from topoc.lowering.recipes import matrices

@@ -12,11 +12,13 @@ from zlib import crc32
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from compiled import resolved as resolved_text
 from compiled import topology_text
 from tiny_checkpoint import tiny
 from twins import int4, with_weights
 
+from topoc.dsl.cli import main
 from topoc.dsl.load import load
 from topoc.dsl.model import Scheme
 from topoc.lowering import compressed
@@ -43,6 +45,7 @@ from topoc.lowering.sink import PackageSink
 from topoc.lowering.stored import Rounded
 
 TWO = "chunk one = L0-1\n  chunk two = L2-3 + norm + head(argmax)"
+INDIVISIBLE = "quant.indivisible-group"
 OTHERS = "chunk most = L0-2\n  chunk rest = L3 + norm + head(argmax)"
 
 
@@ -394,3 +397,26 @@ def test_file_of_three_functions_is_hardly_larger_than_its_compressed_weights(fa
         parts = sum(one.bytes for one in told if one.weight.startswith(mine))
         (file,) = (tmp_path / "b" / f"{package}.mlpackage").rglob("weight.bin")
         assert parts < file.stat().st_size <= 1.01 * parts
+
+
+UNFIT = {
+    "q: prune(n = 4, m = 4)": "error[scheme.argument]: nothing is left where 4 of 4",
+    "q: prune(n = 2, m = 5)": "quant.ragged-group]: the inputs do not divide by 5: `layers.0.q`",
+    "q: int4(block = 7)": "error[quant.ragged-group]: the inputs do not divide into blocks of 7",
+    "q: palettize(bits = 4, group = 7)": "error[quant.ragged-group]: the outputs do not divide",
+    "q: prune(n = 2, m = 4) + palettize(bits = 4, group = 7)": "groups of 7: `layers.0.q`",
+}
+
+
+@pytest.mark.parametrize("rule", UNFIT)
+def test_what_fits_no_weight_is_told_whatever_was_allowed(rule, small, tmp_path):
+    """Before programs are made: coremltools would end in an exception of its own."""
+    file = small / "unfit.topo"
+    file.write_text(topology_text(chunks=TWO).replace("embed: none", f"{rule}"))
+    allowed = [f"--allow={code}=seen" for code in ("quant.structured-sparsity", INDIVISIBLE)]
+    asked = ["compile", str(file), "--weights", "random:0", "-o", str(tmp_path / "b"), *allowed]
+    found = CliRunner().invoke(main, asked)
+
+    assert found.exit_code in {1, 2}
+    assert UNFIT[rule] in found.stderr
+    assert not (tmp_path / "b").exists()

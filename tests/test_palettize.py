@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from topoc.dsl.diagnostic import TopocError
 from topoc.lowering.compress import batch, kmeans, source
-from topoc.lowering.compress.compress import Wanted, compress, misfits
+from topoc.lowering.compress.compress import compress
 from topoc.lowering.compress.dequantise import dense, tables
 from topoc.lowering.compress.importance import Importance
+from topoc.lowering.compress.misfits import Wanted, misfits
 from topoc.lowering.compress.recipe import BITS, Linear, Palettize, Prune
 from topoc.lowering.compress.source import Held
 

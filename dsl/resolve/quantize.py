@@ -124,7 +124,19 @@ def _calls(scope: Scope, stack: ast.Stack) -> Iterator[Scheme]:
         if given is not None:
             order = [option.name for option in SCHEMES[call.name]]
             items = sorted(given.items(), key=lambda item: order.index(item[0]))
-            yield Scheme(name=call.name, arguments=tuple(items))
+            scheme = Scheme(name=call.name, arguments=tuple(items))
+            if _leaves_some(scope, scheme, call):
+                yield scheme
+
+
+def _leaves_some(scope: Scope, scheme: Scheme, call: ast.Call) -> bool:
+    """Whether something is left of a pruned tensor."""
+    given = dict(scheme.arguments)
+    if scheme.name != "prune" or int(given["n"]) < int(given["m"]):
+        return True
+    message = f"nothing is left where {given['n']} of {given['m']} weights are pruned"
+    scope.report(error("scheme.argument", message, call.span, help="write an `n` below `m`"))
+    return False
 
 
 def _full(scheme: Scheme, *, per_row: bool) -> Scheme:

@@ -50,7 +50,8 @@ class Emitted(Plain):
 def emitted(topology: Topology) -> tuple[Emitted, ...]:
     """The packages of a topology.
 
-    Raises TopocError for what has no lowering yet, and for a config that can't be read.
+    Raises TopocError for what has no lowering yet, for a config that can't be read, and for
+    weights that a scheme does not fit, however their last group is filled up.
     """
     from topoc.lowering.architecture import read
     from topoc.lowering.plan import plan
@@ -60,7 +61,24 @@ def emitted(topology: Topology) -> tuple[Emitted, ...]:
     if refused:
         raise TopocError(*refused)
     laid = plan(topology, read(topology.layers.config))
+    misfit = tuple(_misfits(laid))
+    if misfit:
+        raise TopocError(*misfit)
     return tuple(_emitted(laid, package) for package in laid.packages)
+
+
+def _misfits(laid: Plan) -> Iterator[Diagnostic]:
+    """Weights whose constants no op would take, by the names that programs have for them."""
+    from topoc.lowering.compress.misfits import Wanted, misfits
+    from topoc.lowering.recipes import matrices
+
+    weights = (
+        Wanted(weight.key, weight.type.shape, package.recipes[weight.role])
+        for package in laid.packages
+        for weight in matrices(package.programs)
+        if weight.role in package.recipes
+    )
+    return misfits(weights, pad_groups=True, file=laid.topology.name)
 
 
 def _emitted(laid: Plan, package: PackagePlan) -> Emitted:
