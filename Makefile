@@ -7,11 +7,12 @@ BIN    := $(VENV)/bin
 
 .PHONY: demo test lint types layers bench clean
 
-# Compile the real Gemma 3 270M and let the compiled bundle write.
+# Compile the real Gemma 3 270M at six bits a weight and let the compiled bundle write.
 demo: $(VENV)/.ready
 	$(BIN)/python examples/gemma3_270m.py build/gemma-3-270m.gguf
-	$(BIN)/topoc compile gemma3_270m.topo --weights build/gemma-3-270m.gguf -o build/gemma3_270m
-	$(BIN)/topoc run build/gemma3_270m --prompt "$(PROMPT)" --max-tokens $(TOKENS)
+	$(BIN)/topoc compile gemma3_270m_6bit.topo --weights build/gemma-3-270m.gguf \
+	  --calibrate examples/calibration.txt -o build/gemma3_270m_6bit
+	$(BIN)/topoc run build/gemma3_270m_6bit --prompt "$(PROMPT)" --max-tokens $(TOKENS)
 
 # Style, types, layer contracts, then every test.
 test: lint types layers

@@ -201,6 +201,14 @@ EXPECTED = {
         "decode 1 host; prefill_64 64 host",
         model="",
     ),
+    "gemma3_270m_6bit": Expected(
+        "chunk1: L0-5; chunk2: L6-11; chunk3: L12-17 norm head(argmax)",
+        "5S 1F; 5S 1F; 5S 1F",
+        "sliding 512 / append 512 io tight",
+        "full all / append 2048 io tight",
+        "decode 1 host; prefill_64 64 host",
+        model="",
+    ),
     "gemma3_270m_1chunk": Expected(
         "model: L0-17 norm head(argmax)",
         "15S 3F",

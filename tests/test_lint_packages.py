@@ -211,7 +211,7 @@ def shipped(name):
     return topology
 
 
-@pytest.mark.parametrize("name", ["gemma3_270m", "gemma3_270m_1chunk"])
+@pytest.mark.parametrize("name", ["gemma3_270m", "gemma3_270m_1chunk", "gemma3_270m_6bit"])
 def test_what_we_ship_gets_notes_at_most_and_each_at_its_line(name):
     report = of_programs(shipped(name), Options())
     assert report.ran >= set(MIL)

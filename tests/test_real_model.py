@@ -16,8 +16,10 @@ from topoc.lowering.engine.predict import InterpreterPredictor
 from topoc.lowering.engine.speculation import Speculation
 from topoc.lowering.ir import DType
 from topoc.lowering.parity.gates import difference, teacher_forced
+from topoc.lowering.parity.ladder import Form, ladder
 from topoc.lowering.parity.oracle import Oracle
-from topoc.lowering.parity.proof import default_positions, prove
+from topoc.lowering.parity.proof import default_positions, named, prove
+from topoc.lowering.parity.shipped import shipped as shipped_of
 from topoc.lowering.request import Request
 from topoc.lowering.tokenizer import load_tokenizer
 
@@ -103,6 +105,29 @@ def test_shipped_package_holds_every_gate(shipped, oracle):
 
     assert [verdict.gate for verdict in verdicts] == ["ii", "ii-unrounded", "iii"]
     assert all(verdict.kept for verdict in verdicts), verdicts
+
+
+@pytest.fixture(scope="module")
+def six(real_gguf, tmp_path_factory):
+    """The demo's: six bits a weight, calibrated on the text beside its script."""
+    text = (Path(__file__).parent.parent / "examples" / "calibration.txt").read_text("utf-8")
+    target = tmp_path_factory.mktemp("six") / "bundle"
+    return compiled(real_gguf, "gemma3_270m_6bit", target, calibrate=text)
+
+
+def test_the_demo_says_what_the_whole_model_says(six, tokenizer, prompt):
+    """For a while, as its page shows; at four bits it does not."""
+    assert tokenizer.decode(said(six, prompt, None)).startswith(BEGINNING)
+
+
+def test_the_demo_holds_every_gate_and_stays_near_the_checkpoint(six, oracle, continuation, prompt):
+    verdicts = list(prove(six, oracle, (0, 1, 5)))
+    form = Form(name="six", rounded=True, weights=named(six.path / "config.json", shipped_of(six)))
+    *_, rung = ladder(oracle, [form], [(*prompt, *continuation)])
+
+    assert [verdict.gate for verdict in verdicts] == ["ii", "ii-unrounded", "iii", "iv"]
+    assert all(verdict.kept for verdict in verdicts), verdicts
+    assert rung.kl <= 0.1
 
 
 def test_stream_is_held_at_two_powers_of_two(shipped):
