@@ -1,15 +1,16 @@
 """From a topology and a checkpoint to a bundle: the whole compile, one phase after another."""
 
 import hashlib
-import os
 import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from attrs import evolve, frozen
+from cattrs import structure, unstructure
 
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.dsl.format import flatten
@@ -28,7 +29,9 @@ from topoc.lowering.features.storage import HF_MODEL, is_for_runtime
 from topoc.lowering.interpret.calibrate import Inputs, calibrate
 from topoc.lowering.interpret.calibrate import digest as told_of
 from topoc.lowering.interpret.ranges import measure
+from topoc.lowering.interpret.walk import one_thread
 from topoc.lowering.ir import DType
+from topoc.lowering.kept import linked
 from topoc.lowering.lint.streams import streams_checked
 from topoc.lowering.lint.tensors import low_sqnr, tensors_checked
 from topoc.lowering.packages import PackageWriter
@@ -38,6 +41,7 @@ from topoc.lowering.quantization import quantization
 from topoc.lowering.refuse import refusals
 from topoc.lowering.request import Request, check_recipes
 from topoc.lowering.rescale import Range, Scales, scales_for
+from topoc.lowering.reuse import Reuse
 from topoc.lowering.stored import Rounded
 from topoc.lowering.tables import (
     per_layer_bytes,
@@ -61,8 +65,13 @@ def compile_bundle(
         raise TopocError(*refused)
     weights = bind(request.reader, request.architecture)
     with BundleWriter(directory) as writer:
-        job = Job(request=request, weights=weights, writer=writer, progress=progress or Silent())
-        return writer.seal(job.run())
+        told = progress or Silent()
+        told.begin("hashing the weights", 0)
+        reuse = Reuse(digest(weights.reader), request.cache)
+        job = Job(request=request, weights=weights, writer=writer, progress=told, reuse=reuse)
+        with one_thread():  # more of them spin where they wait, and `jobs` says how many work
+            made = job.run()
+        return writer.seal(made, reuse.digests)
 
 
 @frozen(kw_only=True)
@@ -73,6 +82,7 @@ class Job:
     weights: Weights
     writer: BundleWriter
     progress: Progress
+    reuse: Reuse
 
     def run(self) -> manifest.Manifest:
         """Every phase but the commit."""
@@ -136,7 +146,14 @@ class Job:
     def _ranges(self, tokenizer: Path | None) -> tuple[Range, ...]:
         self.progress.begin("measuring the residual stream", 0)
         architecture = self.request.architecture
-        return measure(architecture, self.weights, calibration_tokens(architecture, tokenizer))
+        tokens = calibration_tokens(architecture, tokenizer)
+        config = architecture.config.read_bytes()
+
+        def measured() -> Any:  # as JSON has it
+            return unstructure(measure(architecture, self.weights, tokens))
+
+        found = self.reuse.value("residual stream", (config, tokens), measured)
+        return structure(found, tuple[Range, ...])
 
     def _text(self, tokenizer: Path | None) -> Text | None:
         """The tokens of the text to calibrate on."""
@@ -165,9 +182,8 @@ class Job:
     def _identity(self, scales: Scales, text: Text | None) -> Identity:
         """The build id is a hash of all that decides what the bundle's bytes are."""
         request = self.request
-        self.progress.begin("hashing the weights", 0)
         config = hashlib.sha256(request.architecture.config.read_bytes()).hexdigest()
-        weights = digest(self.weights.reader)
+        weights = self.reuse.checkpoint
         flat = flatten(request.topology, "config.json")
         versions = sorted(toolchain().items())
         padded, method = request.pad_groups, METHOD
@@ -185,7 +201,7 @@ class Job:
         tables = {}
         for name, size in sizes.items():
             self.progress.begin(name, size)
-            tables[name] = write_table(laid, rounded, self.writer.directory, name)
+            tables[name] = write_table(laid, rounded, self.writer.directory, name, self.reuse)
         return tables
 
     def _packages(
@@ -202,12 +218,13 @@ class Job:
                 rounded=rounded,
                 identity=identity,
                 compressor=compressor,
+                emissions=request.emissions,
                 writer=self.writer,
                 progress=self.progress,
                 jobs=request.jobs,
             )
-            made = packages.compress(fresh)
-            packages.write(fresh)
+            packages.compress(fresh)
+            made = packages.write(fresh)
         return quantization(laid, made, before)
 
     @contextmanager
@@ -259,13 +276,5 @@ class Job:
         for package in packages:
             source = self.writer.path / package.path
             target = self.writer.directory / package.path
-            shutil.copytree(source, target, copy_function=_link)
+            shutil.copytree(source, target, copy_function=linked)
         return old.manifest.quantization
-
-
-def _link(source: str, target: str) -> None:
-    """One file under two names; a copy on a disk that knows no such thing."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)

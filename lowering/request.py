@@ -11,6 +11,7 @@ from topoc.lowering.checkpoint.reader import Reader
 from topoc.lowering.checkpoint.weights import Weights
 from topoc.lowering.compress.cache import Cache
 from topoc.lowering.compress.compress import Wanted, misfits
+from topoc.lowering.emissions import Emissions
 from topoc.lowering.ir import DType, Weight
 from topoc.lowering.plan import Plan
 from topoc.lowering.recipes import matrices
@@ -33,6 +34,7 @@ class Request:
     cache: Cache | None = None  # of compressed weights; without one they are made anew
     calibrate: str | None = None  # a text that says which inputs of projections are large
     error_feedback: bool = False  # columns make up for the error of others, by that text
+    emissions: Emissions = field(factory=Emissions, eq=False, repr=False)  # those that rules saw
 
 
 def check_recipes(request: Request, laid: Plan, weights: Weights) -> None:

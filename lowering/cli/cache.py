@@ -9,7 +9,7 @@ from topoc.dsl.cli import view
 from topoc.lowering.cli.size import size
 
 if TYPE_CHECKING:
-    from topoc.lowering.compress.cache import Entry
+    from topoc.lowering.kept import Entry
 
 GB = 1e9
 

@@ -16,6 +16,7 @@ from topoc.dsl.source import Span
 
 if TYPE_CHECKING:
     from topoc.lowering.bundle.bundle import Bundle
+    from topoc.lowering.emissions import Emissions
     from topoc.lowering.lint.programs import Emitted
 
 TEXT = "topology.topo"
@@ -132,7 +133,9 @@ def of_package(path: str, options: Options) -> Report:
     return evolve(report, findings=(*unread, *report.findings))
 
 
-def of_programs(topology: Topology, options: Options) -> Report:
+def of_programs(
+    topology: Topology, options: Options, emissions: "Emissions | None" = None
+) -> Report:
     """What the rules say of a topology and of the programs that it becomes.
 
     Findings point into the text. What a rule says of the text it does not say of its programs once
@@ -142,7 +145,7 @@ def of_programs(topology: Topology, options: Options) -> Report:
 
     if options.target is not None:
         topology = evolve(topology, target=options.target)
-    packages = emitted(topology)
+    packages = emitted(topology, emissions)
     subjects = Subjects(topology=topology, packages=tuple(one.subject for one in packages))
     report = run(subjects, options)
     return evolve(report, findings=tuple(_once(_pointed(packages, report.findings))))
