@@ -93,6 +93,7 @@ STAGES: dict[str, str] = {
     "split.units": "The chunks run on different units, and a split can't tell which goes where.",
     "system.refused": "The system would not read or write a file.",
     "tokenizer.missing": "There is no tokenizer.json beside the weights.",
+    "tokenizer.no-token": "The tokenizer's vocabulary lacks a text, and a token for the unknown.",
     "tokenizer.not-read": "The tokenizer inside the GGUF file is of a sort that is not read.",
     "tokenizer.unreadable": "The tokenizer's files are damaged or of an unknown form.",
     "trace.not-empty": "A trace is written into a new folder, and this one holds files.",
