@@ -686,10 +686,11 @@ def test_missing_weights_are_refused(broken):
         (lambda text: text.replace("com.apple.CoreML/weights", "../../elsewhere"), "outside"),
         (
             lambda text: text.replace("com.apple.CoreML/model.mlmodel", "gone.mlmodel"),
-            "cannot be read",
+            "`gone.mlmodel` is not there",
         ),
         (lambda text: text.replace("rootModelIdentifier", "root"), "does not tell where"),
-        (lambda text: text[:-5], "does not tell where"),
+        (lambda text: text[:-5], "is no JSON"),
+        (lambda _text: "[" * 9999, "is no JSON"),
         (lambda _text: "[]", "does not tell where"),
     ],
 )
@@ -698,6 +699,7 @@ def test_a_manifest_that_leads_astray_is_refused(broken, manifest, words):
     (found,) = findings(lambda: Package(path))
     assert found.code == "bundle.unreadable-package"
     assert words in found.message
+    assert found.help
 
 
 def test_a_link_out_of_the_package_is_refused(broken, tmp_path):
