@@ -122,6 +122,30 @@ def test_what_is_compiled_or_no_model_at_all_is_refused(tmp_path):
         reported(tmp_path / "a.mlmodel")
 
 
+@pytest.mark.parametrize(
+    ("make", "name", "words"),
+    [
+        (None, "a.mlpackage", "`a.mlpackage` is not there"),
+        (None, "a.mlmodel", "`a.mlmodel` is not there"),
+        (None, "a.mlmodelc", "`a.mlmodelc` is not there"),
+        (Path.touch, "a.mlpackage", "`a.mlpackage` is no folder, as a package is"),
+        (Path.mkdir, "a.mlpackage", "`Manifest.json` is not there"),
+        (Path.mkdir, "a.mlmodel", "`a.mlmodel` is no file"),
+        (os.mkfifo, "a.mlmodel", "`a.mlmodel` is no file"),  # and is not waited for
+    ],
+)
+def test_what_is_not_there_or_no_package_is_told_without_words_of_python(
+    tmp_path, make, name, words
+):
+    if make is not None:
+        make(tmp_path / name)
+    with pytest.raises(TopocError) as raised:
+        reported(tmp_path / name)
+    (found,) = raised.value.findings
+    assert (found.code, found.message) == ("bundle.unreadable-package", words)
+    assert found.help
+
+
 def test_no_weight_is_read(corpus, tmp_path):
     path = shutil.copytree(corpus / "decoder_palettised.mlpackage", tmp_path / "p.mlpackage")
     shutil.rmtree(path / "Data" / "com.apple.CoreML" / "weights")
