@@ -565,3 +565,20 @@ def test_what_a_worker_finds_is_told(checkpoint, tmp_path, monkeypatch):
     lost.set_exception(BrokenProcessPool("it was killed"))
     with pytest.raises(TopocError, match=r"bundle\.worker-lost"):
         packages._result(lost, "first")
+
+
+def test_workers_end_with_what_went_wrong(tmp_path):
+    """A compile that ends early waits for none of them: their work would be thrown away."""
+    from concurrent.futures.process import BrokenProcessPool
+    from types import SimpleNamespace
+
+    from topoc.lowering.bundle.worker import Lock
+    from topoc.lowering.packages import PackageWriter
+
+    lock = Lock(os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT))
+    compile_ = SimpleNamespace(jobs=1, writer=SimpleNamespace(lock=lock))
+    with pytest.raises(KeyboardInterrupt), PackageWriter._pool(compile_, 1, None) as pool:
+        task = pool.submit(time.sleep, 20)
+        raise KeyboardInterrupt
+    os.close(lock.handle)
+    assert task.cancelled() or isinstance(task.exception(), BrokenProcessPool)
