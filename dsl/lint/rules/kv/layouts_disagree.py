@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from topoc.dsl.lint.rule import Finding, Rule
+from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Subject
 from topoc.dsl.model import Chunk, Store
 from topoc.dsl.resolve.selector import listed
@@ -17,6 +17,14 @@ class LayoutsDisagree(Rule):
     """
 
     coherence = True
+    evidence = (
+        Evidence(
+            "a prefill stored L8-14 by the chunks of another layout, where decode did not look",
+            "CoreML-LLM Sources/CoreMLLLM/ChunkedEngine.swift:2404-2446",
+            "2026-05",
+            Trust.REPORTED,
+        ),
+    )
     bad = """
 topology cut_elsewhere {
   model "gemma3.json"
