@@ -21,7 +21,6 @@ from topoc.lowering.cli.schema import as_text
 from topoc.lowering.cost.features import features
 from topoc.lowering.cost.predict import change
 from topoc.lowering.cost.profile import dumps, read, shipped
-from topoc.lowering.split.space import cuts_of
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT / "tests" / "golden" / "split"
@@ -354,16 +353,6 @@ def test_what_has_no_file_of_its_own_is_not_extended(topoc_, tmp_path):
     result = topoc_("split", path, "--emit", tmp_path / "out", status=2)
     assert codes(result) == ["split.no-base"]
     assert not (tmp_path / "out").exists()
-
-
-def test_an_emitted_split_compiles_and_computes_what_its_source_does(tiny_):
-    tiny_(head="logits")
-    invoke("split", "t.topo", "--chunks", "3", "--top", "1", "--emit", ".")
-    (made,) = Path().glob("t_*.topo")
-    assert cuts_of(load(made)[0].chunks) != cuts_of(load("t.topo")[0].chunks)
-    for path, folder in (("t.topo", "a"), (made, "b")):
-        invoke("compile", path, "--weights", "random:0", "-o", folder)
-    assert invoke("verify", "a", "b").exit_code == 0
 
 
 # Costs of one's own.
