@@ -348,6 +348,22 @@ def test_files_are_written_where_they_are_asked_for(tiny_):
     assert "system.refused" in refused.stderr
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("plan", SHIPPED, "--html", "a.html"),
+        ("plan", SHIPPED, "--svg", "a.svg"),
+        ("diff", SHIPPED, SHIPPED, "--html", "a.html"),
+    ],
+)
+def test_a_page_has_no_format(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, [*map(str, command), "--format", "json"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--format is of what is printed, and a page comes in its place" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_picture_alone_is_svg_that_names_its_parts(plain):
     text = invoke("plan", plain("merged2"), "--svg", "-").stdout
     ns = "{http://www.w3.org/2000/svg}"

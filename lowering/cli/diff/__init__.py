@@ -47,6 +47,7 @@ def command(
     from topoc.lowering.cli.diff.gather import gather, planned
     from topoc.lowering.cli.diff.text import as_text
 
+    options.no_format_beside(html)
     both = [_loaded(path, define, model) for path in (before, after)]
     plans = [planned(topology) for topology, _ in both]
     told = gather(both[0][0], both[1][0], costs, plans)

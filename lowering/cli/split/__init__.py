@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from topoc.dsl.cli import options, view
 from topoc.dsl.diagnostic import Place, TopocError, error
@@ -106,14 +105,9 @@ def command(files: tuple[str, ...], **given: Any) -> None:  # click's options, a
 
 def _refuse_idle(*, calibrate: bool, pareto: bool) -> None:
     """Options that would do nothing here are refused, lest somebody trusts that they did."""
-    context = click.get_current_context()
-    names = {one.name or "": one.opts[-1] for one in context.command.params}
-    stated = {
-        flag: name
-        for name, flag in names.items()
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    }
-    for flag, name in stated.items():
+    known = {one.opts[-1]: one.name or "" for one in click.get_current_context().command.params}
+    given = {flag: name for flag, name in known.items() if options.stated(name)}
+    for flag, name in given.items():
         if calibrate and name in _OF_SPLITS:
             message = f"{flag} is about splits, and --calibrate fits costs"
         elif not calibrate and name in _OF_FITS:
