@@ -5,6 +5,7 @@ from pathlib import Path
 
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.dsl.library import find
+from topoc.dsl.lint.engine import unasked
 from topoc.dsl.load import Loader
 from topoc.dsl.model import Topology
 from topoc.dsl.resolve import Given
@@ -53,7 +54,7 @@ def calibrate(
 
 def _load(files: Sequence[str], model: Path | None) -> list[Topology]:
     """Every topology of the files; raises TopocError with what is wrong in one."""
-    loader = Loader(Given({}, model, None))
+    loader = Loader(Given({}, model, None), look=unasked)
     found = []
     for file in files:
         for loaded in loader.all(file):
