@@ -51,6 +51,7 @@ STAGES: dict[str, str] = {
     "cost.no-profile": "No chip was measured that the milliseconds of this target could come from.",
     "cost.too-few-rows": "The measured chunks are too few, or too alike, to tell costs apart.",
     "cost.unknown": "What --costs names is no file and no chip that was measured.",
+    "cost.unknown-row": "A line of --rows names no figure that was measured of a chunk.",
     "cost.unreadable": "A file of costs can't be read, or holds something else.",
     "model.contradictory": "Two fields of the config say different things of the model.",
     "model.malformed": "A field of the config has a value of another sort or range than it takes.",
