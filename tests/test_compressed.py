@@ -4,32 +4,26 @@ import os
 import random
 import shutil
 import signal
-from functools import cache
+import sys
 from itertools import groupby
 from math import prod
 from multiprocessing import get_context
-from time import sleep
 from zlib import crc32
 
 import numpy as np
 import pytest
-from attrs import evolve
 from compiled import resolved as resolved_text
 from compiled import topology_text
 from tiny_checkpoint import tiny
-from tiny_gemma4 import tiny_gemma4
-from twins import TOKENS, TWINS, W, int4, requested, resolved, with_weights
+from twins import int4, with_weights
 
-from topoc.dsl.diagnostic import TopocError
 from topoc.dsl.load import load
 from topoc.dsl.model import Scheme
 from topoc.lowering import compressed
 from topoc.lowering.architecture import read
-from topoc.lowering.bundle.bundle import Bundle
 from topoc.lowering.bundle.digest import tree_digest
 from topoc.lowering.bundle.reader import open_bundle
 from topoc.lowering.checkpoint.bind import bind
-from topoc.lowering.checkpoint.digest import digest
 from topoc.lowering.checkpoint.open import open_checkpoint
 from topoc.lowering.compiler import Request, compile_bundle
 from topoc.lowering.compress.cache import Cache
@@ -39,27 +33,15 @@ from topoc.lowering.compress.packing import pack
 from topoc.lowering.compress.parts import Compressed, Part, part
 from topoc.lowering.compressed import Compressor
 from topoc.lowering.emit.mil import emit
-from topoc.lowering.engine.driver import Engine
-from topoc.lowering.engine.predict import InterpreterPredictor
 from topoc.lowering.interpret.constants import Constants
 from topoc.lowering.interpret.package import Package
 from topoc.lowering.ir import DType
-from topoc.lowering.manifest import Allowed, Lint
-from topoc.lowering.package import ALIGNMENT, BlobWriter, prepare, write_description
+from topoc.lowering.package import ALIGNMENT, prepare, write_description
 from topoc.lowering.plan import plan
 from topoc.lowering.recipes import matrices
-from topoc.lowering.sink import PackageSink
+from topoc.lowering.sink import Constants as Placing
 from topoc.lowering.stored import Rounded
 
-EVEN = {
-    "vocabulary": 512,
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "head_dim": 32,
-    "global_head_dim": 64,
-    "hidden_size_per_layer_input": 32,
-}
-"""Every matrix divides by 32, whatever its axis, and so do sixteen slices of the head."""
 TWO = "chunk one = L0-1\n  chunk two = L2-3 + norm + head(argmax)"
 OTHERS = "chunk most = L0-2\n  chunk rest = L3 + norm + head(argmax)"
 
@@ -112,50 +94,21 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("compressed")
 
 
-@pytest.fixture(scope="module")
-def checkpoint_of(folder):
-    @cache
-    def make(dimensions):
-        path = folder / f"m{len(list(folder.iterdir()))}"
-        tiny_gemma4(path, seed=1, **dict(dimensions))
-        return path
-
-    return make
-
-
-def even(checkpoint_of, twin):
-    return checkpoint_of(tuple((dict(twin.dimensions) | EVEN).items()))
-
-
-def asked(twin, checkpoint, folder, schemes=None, **options):
-    """The request of a quantised twin, with a cache that all share."""
-    functions = options.pop("functions", None)
-    schemes = int4() if schemes is None else schemes
-    request = requested(twin, checkpoint, "fp16", schemes=schemes, functions=functions)
-    return evolve(request, **({"cache": Cache(folder / "cache")} | options))
-
-
 class Emitted:
-    """The packages of a plan, compressed and not, without all that a bundle has beside them."""
+    """The packages of a plan, compressed, without all that a bundle has beside them."""
 
     def __init__(self, topology, checkpoint, folder):
-        self.architecture = read(checkpoint)
-        self.weights = bind(open_checkpoint(str(checkpoint)), self.architecture)
-        self.plan = plan(topology, self.architecture)
-        self.folder = folder
-        recipes = {role: how for one in self.plan.packages for role, how in one.recipes.items()}
-        self.compressor = Compressor(
-            self.weights, recipes, digest(self.weights.reader), Cache(folder / "cache"), True
-        )
+        weights = bind(open_checkpoint("random:0"), read(checkpoint))
+        self.packages = plan(topology, read(checkpoint)).packages
+        recipes = {role: how for one in self.packages for role, how in one.recipes.items()}
+        self.rounded = Rounded(weights, lambda _: None)
+        self.compressor = Compressor(weights, recipes, "random", Cache(folder / "cache"))
 
-    def write(self, package, path, recipes, sink=PackageSink):
-        with BlobWriter(prepare(path)) as blob:
-            rounded = Rounded(self.weights, lambda _: None)
-            made = sink(rounded, blob, self.compressor.get)
-            model = emit(
-                package.programs, sink=made, metadata={}, dtype=DType.FP16, recipes=recipes
-            )
-        write_description(path, model)
+    def write(self, package, path):
+        constants = Placing(self.rounded, self.compressor.get)
+        emission = emit(package.programs, dtype=DType.FP16, recipes=package.recipes)
+        constants.write(emission.records, prepare(path))
+        write_description(path, emission.serialised(constants.values, {}))
         return path
 
 
@@ -184,110 +137,6 @@ def check_constants(emitted, package, path):
             np.testing.assert_array_equal(value, expected, strict=True, err_msg=weight.key)
 
 
-@pytest.mark.parametrize("name", TWINS)
-def test_constants_of_every_twin_are_what_the_recipe_makes_of_its_weights(
-    name, checkpoint_of, fast, tmp_path
-):
-    twin = TWINS[name]
-    checkpoint = even(checkpoint_of, twin)
-    topology = resolved(twin, checkpoint, functions={"decode"}, schemes=int4())
-    emitted = Emitted(topology, checkpoint, tmp_path)
-    for package in emitted.plan.packages:
-        path = emitted.write(package, tmp_path / package.path, package.recipes)
-        check_constants(emitted, package, path)
-
-
-@pytest.mark.parametrize("name", SCHEMES)
-def test_constants_of_every_scheme(name, checkpoint_of, fast, tmp_path):
-    twin = TWINS["merged2"]
-    checkpoint = even(checkpoint_of, twin)
-    topology = resolved(twin, checkpoint, schemes=SCHEMES[name])
-    emitted = Emitted(topology, checkpoint, tmp_path)
-    package = emitted.plan.packages[-1]
-    check_constants(
-        emitted, package, emitted.write(package, tmp_path / package.path, package.recipes)
-    )
-
-
-class Whole(PackageSink):
-    """Writes what compressed weights decompress to, as if they were the checkpoint's."""
-
-    def _write(self, placed, repeats):
-        if placed.layout != "conv":
-            return super()._write(placed, repeats)
-        values = dense(self.compressed(placed.weight))
-        offset = self.blob.begin("float16", values.nbytes)
-        self.blob.file.write(values.data)
-        return offset
-
-
-def rows_of(bundle):
-    """Logits of decode calls, a verify and a decode behind it, rounded as fp16 hardware would."""
-    engine = Engine(bundle, InterpreterPredictor(bundle, True), want_logits=True)
-    rows = [engine.feed([token], only="decode").logits for token in TOKENS[: W + 2]]
-    roles = {one.role: one for one in bundle.manifest.functions}
-    if "verify" in roles:
-        tokens = roles["verify"].tokens
-        call = engine.verify(TOKENS[W + 2 :][:tokens])
-        rows += [call.result(row).logits for row in range(tokens)]
-        engine.accept(call, tokens)
-    return np.stack(rows)
-
-
-@pytest.mark.parametrize(
-    ("name", "changed"),
-    [("swa4", EVEN), ("head_split16", EVEN), ("merged2", {"vocabulary": 131})],
-)
-def test_bundle_computes_what_dequantised_weights_do(name, changed, checkpoint_of, fast, tmp_path):
-    """Bit by bit, whether or not groups are padded."""
-    twin = TWINS[name]
-    checkpoint = checkpoint_of(tuple((dict(twin.dimensions) | changed).items()))
-    request = asked(twin, checkpoint, tmp_path, pad_groups=changed is not EVEN)
-    compile_bundle(request, tmp_path / "b")
-    bundle = open_bundle(tmp_path / "b")
-    whole = Bundle(tmp_path / "whole", bundle.manifest)
-    shutil.copytree(bundle.path, whole.path)
-    emitted = Emitted(request.topology, checkpoint, tmp_path)
-    emitted.plan = plan(
-        request.topology, emitted.architecture, scales=scales_of(request, emitted.weights)
-    )
-    for package in emitted.plan.packages:
-        shutil.rmtree(whole.path / package.path)
-        emitted.write(package, whole.path / package.path, {}, Whole)
-        smaller = (bundle.path / package.path, whole.path / package.path)
-        assert tree_digest(smaller[0]) != tree_digest(smaller[1])
-
-    np.testing.assert_array_equal(rows_of(bundle), rows_of(whole), strict=True)
-
-
-def scales_of(request, weights):
-    from topoc.lowering.calibration import calibration_tokens
-    from topoc.lowering.interpret.ranges import measure
-    from topoc.lowering.rescale import scales_for
-
-    tokens = calibration_tokens(request.architecture, None)
-    ranges = measure(request.architecture, weights, tokens)
-    return scales_for(ranges, request.architecture.norms.eps)
-
-
-def test_ragged_groups_are_an_error_that_names_tensors(checkpoint_of, folder, tmp_path):
-    twin = TWINS["merged2"]
-    checkpoint = checkpoint_of((*twin.dimensions, ("vocabulary", 131)))
-
-    request = asked(twin, checkpoint, folder)
-    with pytest.raises(TopocError) as raised:
-        compile_bundle(request, tmp_path / "b")
-    found = raised.value.findings
-    assert {one.code for one in found} == {"quant.indivisible-group"}
-    assert any("k_proj" in one.message for one in found)
-    lines = {one.span for one in request.topology.recipes}
-    assert {one.at.at for one in found} <= lines  # as its text has it, not the checkpoint's file
-    known = Lint(allowed=(Allowed(code="quant.indivisible-group", reason="tried"),))
-    with pytest.raises(TopocError, match=r"quant\.ragged-group.*k_proj"):
-        compile_bundle(evolve(request, lint=known), tmp_path / "b")
-    assert not (tmp_path / "b").exists()
-
-
 @pytest.fixture(scope="module")
 def small(folder):
     """A config of few and small matrices, for compiles that are repeated."""
@@ -295,6 +144,14 @@ def small(folder):
     kinds = ["sliding_attention", "full_attention"] * 2
     tiny(folder / "small", vocab_size=160, num_hidden_layers=4, layer_types=kinds)
     return folder / "small"
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_constants_of_every_scheme(name, small, fast, tmp_path):
+    topology = with_weights(resolved_text(topology_text(chunks=TWO), small), SCHEMES[name])
+    emitted = Emitted(topology, small, tmp_path)
+    package = emitted.packages[-1]
+    check_constants(emitted, package, emitted.write(package, tmp_path / package.path))
 
 
 def request_of(small, cache_, chunks=TWO, **options):
@@ -414,31 +271,62 @@ def test_flipped_byte_in_the_cache_is_noticed(undisturbed, small, tmp_path):
     assert some.read_bytes() == (cache_.root / some.name).read_bytes()
 
 
+MOMENTS = 10
+STEPS = frozenset(
+    {"open", "os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate"}
+)
+"""What a compile asks of the disk, as Python's audit events; a kill comes just before one."""
+
+
+def begin(request, target, at, told):
+    """A compile in a process that kills itself before a step, or tells how many there were."""
+
+    def run():
+        count = 0
+
+        def step(event, _):
+            nonlocal count
+            if event in STEPS:
+                count += 1
+                if count == at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(step)
+        compile_bundle(request, target)
+        told.write_text(str(count))
+
+    child = get_context("fork").Process(target=run)
+    child.start()
+    child.join()
+    return child.exitcode
+
+
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_killed_compiles_leave_what_they_made(undisturbed, small, tmp_path):
-    """Killed at ten moments, most while weights are compressed; then it is let go on."""
+    """Killed at ten moments of the whole compile, every other time over an older bundle."""
     target, manifest, _ = undisturbed
-    kept, all_ = Cache(tmp_path / "cache"), len(manifest.quantization.tensors)
-    request = request_of(small, kept)
-    chosen = random.Random(6)
-    for most in sorted(chosen.randrange(all_ + 1) for _ in range(10)):
-        child = get_context("fork").Process(
-            target=compile_bundle, args=(request, tmp_path / "b"), daemon=True
-        )
-        child.start()
-        while len(list(kept.root.glob("*.weight"))) < most and child.is_alive():
-            sleep(0.001)
-        sleep(chosen.random() * 0.02)
-        if child.is_alive():
-            os.kill(child.pid, signal.SIGKILL)
-        child.join()
-        assert len(list(kept.root.glob("*.weight"))) >= most
-    there = len(kept.entries())
-    with counting() as made:
-        compile_bundle(request, tmp_path / "b")
+    old, all_ = Cache(tmp_path / "old"), len(manifest.quantization.tensors)
+    before = compile_bundle(request_of(small, old, OTHERS), tmp_path / "older")
+    request = request_of(small, Cache(tmp_path / "cache"))
+    assert begin(request, tmp_path / "counted", -1, tmp_path / "steps") == 0
+    assert tree_digest(tmp_path / "counted") == tree_digest(target)
+    steps, chosen, left = int((tmp_path / "steps").read_text()), random.Random(6), set()
+    for nth in range(MOMENTS):
+        kept, b = Cache(tmp_path / f"cache{nth}"), tmp_path / f"b{nth}"
+        if nth % 2:
+            shutil.copytree(tmp_path / "older", b)
+        at = (nth * steps + chosen.randrange(steps)) // MOMENTS + 1
+        assert begin(request_of(small, kept), b, at, tmp_path / "killed") == -signal.SIGKILL
+        if b.exists():
+            assert open_bundle(b).manifest in (before, manifest)
+        left.add(there := len(kept.entries()))
+        with counting() as made:
+            compile_bundle(request_of(small, kept), b)
 
-    assert len(made) == all_ - there
-    assert tree_digest(tmp_path / "b") == tree_digest(target)
+        assert len(made) == all_ - there
+        assert tree_digest(b) == tree_digest(target)
+    assert {0, all_} < left, left
+    assert not (tmp_path / "killed").exists()
 
 
 def test_stored_bytes_of_the_plan_are_those_of_the_file(undisturbed, small):
@@ -478,3 +366,26 @@ def test_full_size_file_is_hardly_larger_than_its_compressed_weights(tmp_path):
         assert len(package.programs) == 3
         assert sum(parts) < told["stored_bytes"] <= 1.01 * sum(parts)
         assert told["stored_bytes"] < 0.26 * told["loaded_bytes"]
+
+
+LARGER = {"hidden_size": 512, "intermediate_size": 2048, "head_dim": 64, "vocab_size": 512}
+
+
+def test_file_of_three_functions_is_hardly_larger_than_its_compressed_weights(fast, tmp_path):
+    """The file itself, of matrices that are large enough for headers and gains to be little."""
+    tiny(tmp_path, **LARGER)
+    text = topology_text(
+        chunks="chunk one = L0\n  chunk two = L1 + norm + head(argmax)",
+        functions="decode, prefill(tokens = 4), verify(tokens = 3)",
+    )
+    request = Request(
+        topology=with_weights(resolved_text(text, tmp_path), int4()),
+        architecture=read(tmp_path),
+        reader=open_checkpoint("random:0"),
+    )
+    told = compile_bundle(request, tmp_path / "b").quantization.tensors
+    for package, mine in (("one", "layers.0."), ("two", ("layers.1.", "embed"))):
+        assert len(Package(tmp_path / "b" / f"{package}.mlpackage").functions) == 3
+        parts = sum(one.bytes for one in told if one.weight.startswith(mine))
+        (file,) = (tmp_path / "b" / f"{package}.mlpackage").rglob("weight.bin")
+        assert parts < file.stat().st_size <= 1.01 * parts

@@ -1,5 +1,6 @@
 """`topoc cache`: what is kept of compressed weights, and how to be rid of it."""
 
+from math import isfinite
 from time import gmtime, strftime
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,20 @@ if TYPE_CHECKING:
 GB = 1e9
 
 
+def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+    """A number of bytes; NaN is in every range, and so is what is too large for one."""
+    if value is not None and not isfinite(value * GB):
+        message = f"{value} is no number of GB."
+        raise click.BadParameter(message)
+    return value
+
+
 @click.command("cache")
 @click.option(
     "--prune",
     type=click.FloatRange(min=0),
     metavar="GB",
+    callback=_finite,
     help="Remove what was used longest ago until at most so many GB are left.",
 )
 @click.option("--long", "each", is_flag=True, help="One line for each weight.")
