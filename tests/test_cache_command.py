@@ -8,10 +8,11 @@ import torch
 from click.testing import CliRunner
 
 from topoc.dsl.cli import main
-from topoc.lowering.compress.cache import Cache, folder, key
+from topoc.lowering.compress.cache import Cache, key
 from topoc.lowering.compress.compress import compress
 from topoc.lowering.compress.recipe import Linear, Palettize
 from topoc.lowering.compress.source import Held, content
+from topoc.lowering.kept import folder
 
 FOUR, EIGHT = Palettize(4, 16), Linear(8, "channel")
 KEPT = (("layers.0.q", FOUR), ("layers.1.q", FOUR), ("embed", EIGHT))
