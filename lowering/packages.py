@@ -6,7 +6,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import cache
 from math import prod
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +123,13 @@ class PackageWriter:
             initializer=_begin,
             initargs=(self.writer.lock, work),
         )
+        others = {*active_children()}
         try:
             yield pool
+        except BaseException:
+            for one in {*active_children()} - others:
+                one.terminate()  # what it writes would be thrown away
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
 

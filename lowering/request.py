@@ -13,6 +13,7 @@ from topoc.lowering.checkpoint.weights import Weights
 from topoc.lowering.compress.cache import Cache
 from topoc.lowering.compress.compress import Wanted, misfits
 from topoc.lowering.ir import DType, Weight
+from topoc.lowering.lint.tensors import indivisible
 from topoc.lowering.plan import Plan
 from topoc.lowering.recipes import matrices, quantises_activations
 
@@ -39,7 +40,8 @@ class Request:
 def check_recipes(request: Request, laid: Plan, weights: Weights) -> None:
     """Refuse what does not fit the recipes, before anything is made.
 
-    Groups and blocks must divide their weight, and a text or error feedback change something.
+    Groups and blocks must divide their weight, and a text or error feedback change something. A
+    rule tells of the former at its line; who allows that is told by the compiler all the same.
     """
     recipes = [how for one in laid.packages for how in one.recipes.values()]
     text = request.calibrate is not None
@@ -55,8 +57,11 @@ def check_recipes(request: Request, laid: Plan, weights: Weights) -> None:
         for weight in matrices(package.programs)
         if weight.role in package.recipes
     }
-    file = str(weights.reader.path)
-    found = tuple(misfits(wanted.values(), pad_groups=request.pad_groups, file=file))
+    file, padded = str(weights.reader.path), request.pad_groups
+    found = indivisible(file, request.topology, wanted, pad_groups=padded)
+    if {one.code for one in found} & {one.code for one in request.lint.allowed}:
+        found = ()
+    found = found or tuple(misfits(wanted.values(), pad_groups=padded, file=file))
     if found:
         raise TopocError(*found)
 

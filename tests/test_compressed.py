@@ -44,6 +44,7 @@ from topoc.lowering.engine.predict import InterpreterPredictor
 from topoc.lowering.interpret.constants import Constants
 from topoc.lowering.interpret.package import Package
 from topoc.lowering.ir import DType
+from topoc.lowering.manifest import Allowed, Lint
 from topoc.lowering.package import ALIGNMENT, BlobWriter, prepare, write_description
 from topoc.lowering.plan import plan
 from topoc.lowering.recipes import matrices
@@ -273,8 +274,17 @@ def test_ragged_groups_are_an_error_that_names_tensors(checkpoint_of, folder, tm
     twin = TWINS["merged2"]
     checkpoint = checkpoint_of((*twin.dimensions, ("vocabulary", 131)))
 
+    request = asked(twin, checkpoint, folder)
+    with pytest.raises(TopocError) as raised:
+        compile_bundle(request, tmp_path / "b")
+    found = raised.value.findings
+    assert {one.code for one in found} == {"quant.indivisible-group"}
+    assert any("k_proj" in one.message for one in found)
+    lines = {one.span for one in request.topology.recipes}
+    assert {one.at.at for one in found} <= lines  # as its text has it, not the checkpoint's file
+    known = Lint(allowed=(Allowed(code="quant.indivisible-group", reason="tried"),))
     with pytest.raises(TopocError, match=r"quant\.ragged-group.*k_proj"):
-        compile_bundle(asked(twin, checkpoint, folder), tmp_path / "b")
+        compile_bundle(evolve(request, lint=known), tmp_path / "b")
     assert not (tmp_path / "b").exists()
 
 

@@ -704,10 +704,11 @@ def test_missing_weights_are_refused(broken):
         (lambda text: text.replace("com.apple.CoreML/weights", "../../elsewhere"), "outside"),
         (
             lambda text: text.replace("com.apple.CoreML/model.mlmodel", "gone.mlmodel"),
-            "cannot be read",
+            "`gone.mlmodel` is not there",
         ),
         (lambda text: text.replace("rootModelIdentifier", "root"), "does not tell where"),
-        (lambda text: text[:-5], "does not tell where"),
+        (lambda text: text[:-5], "is no JSON"),
+        (lambda _text: "[" * 9999, "is no JSON"),
         (lambda _text: "[]", "does not tell where"),
     ],
 )
@@ -716,6 +717,7 @@ def test_a_manifest_that_leads_astray_is_refused(broken, manifest, words):
     (found,) = findings(lambda: Package(path))
     assert found.code == "bundle.unreadable-package"
     assert words in found.message
+    assert found.help
 
 
 def test_a_link_out_of_the_package_is_refused(broken, tmp_path):
@@ -728,7 +730,7 @@ def test_a_link_out_of_the_package_is_refused(broken, tmp_path):
 
 def test_what_is_no_package_is_refused(tmp_path, broken):
     (found,) = findings(lambda: Package(tmp_path))
-    assert "FileNotFoundError" in found.message
+    assert found.message == "`Manifest.json` is not there"
     path = broken("fp16/conv.mlpackage")
     (path / "Data/com.apple.CoreML/model.mlmodel").write_bytes(b"\xff" * 50)
     assert findings(lambda: Package(path))[0].message == "the model is not a Core ML protobuf"

@@ -76,6 +76,7 @@ def test_rules_are_chosen_by_code_or_family_and_judged_for_a_target(lint, option
         (["--ignore", "sate"], "did you mean `state`"),
         (["--target", "ane ios81"], "'ios81' is no unit, system or chip"),
         (["--target", "a91"], "did you mean"),
+        (["--target", ""], "a target is a unit, a system, a chip"),
         (["--fail-on", "hint"], "note"),
     ],
 )
