@@ -15,12 +15,14 @@ from cattrs import structure, unstructure
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.dsl.format import flatten
 from topoc.lowering import manifest
+from topoc.lowering.activations import calibrated, scale_of
 from topoc.lowering.bundle.reader import MANIFEST, BundleWriter, open_bundle
 from topoc.lowering.calibration import Text, calibration_text, calibration_tokens
 from topoc.lowering.checkpoint.bind import bind
 from topoc.lowering.checkpoint.digest import digest
 from topoc.lowering.checkpoint.weights import Weights
 from topoc.lowering.compress.cache import METHOD, Cache
+from topoc.lowering.compress.recipe import Palettize
 from topoc.lowering.compressed import Compressor
 from topoc.lowering.describe import Identity, Written, describe, toolchain
 from topoc.lowering.features.limits import misfits
@@ -74,6 +76,17 @@ def compile_bundle(
         return writer.seal(made, reuse.digests)
 
 
+@frozen
+class _Known:
+    """What a compile knows before it writes."""
+
+    tokenizer: tuple[Path, ...]
+    ranges: tuple[Range, ...]
+    scales: Scales
+    identity: Identity
+    inputs: Inputs | None
+
+
 @frozen(kw_only=True)
 class Job:
     """One compile, writing into a directory that is no bundle yet."""
@@ -86,33 +99,40 @@ class Job:
 
     def run(self) -> manifest.Manifest:
         """Every phase but the commit."""
-        request, directory = self.request, self.writer.directory
+        request = self.request
         tokenizer = self._tokenizer()
         folder = tokenizer[0].parent if tokenizer else None
-        ranges = self._ranges(folder)
-        text = self._text(folder)
+        ranges, text = self._ranges(folder), self._text(folder)
         scales = self._scales(ranges)
         laid = plan(request.topology, request.architecture, dtype=request.precision, scales=scales)
         check_recipes(request, laid, self.weights)
         identity = self._identity(scales, text)
+        with self._inputs(text) as inputs:
+            if inputs is not None:
+                laid = calibrated(laid, {role: scale_of(x) for role, x in inputs.peaks.items()})
+            return self._write(laid, _Known(tokenizer, ranges, scales, identity, inputs))
+
+    def _write(self, laid: Plan, known: _Known) -> manifest.Manifest:
+        """Every file but the manifest."""
+        request, directory = self.request, self.writer.directory
         rounded = Rounded(self.weights, self.progress.advance)
         (directory / "config.json").write_bytes(request.architecture.config.read_bytes())
         flat = flatten(request.topology, "config.json")
         (directory / "topology.topo").write_text(flat, encoding="utf-8", newline="\n")
         written = Written(
-            identity=identity,
+            identity=known.identity,
             tables=self._tables(laid, rounded),
             per_layer=write_per_layer(laid, rounded, directory),
             ropes=write_ropes(laid, directory),
-            tokenizer=tuple(path.relative_to(directory) for path in tokenizer),
-            scales=scales,
-            ranges=ranges,
-            lint=self._linted(ranges, scales),
+            tokenizer=tuple(path.relative_to(directory) for path in known.tokenizer),
+            scales=known.scales,
+            ranges=known.ranges,
+            lint=self._linted(known.ranges, known.scales),
             revisit=request.revisit,
         )
         if is_for_runtime(request.topology, request.precision):
             self._runtime_files()
-        made = self._packages(laid, rounded, identity, text)
+        made = self._packages(laid, rounded, known)
         return describe(laid, self._judged(written, made), made)
 
     def _judged(self, written: Written, made: manifest.Quantization | None) -> Written:
@@ -205,18 +225,18 @@ class Job:
         return tables
 
     def _packages(
-        self, laid: Plan, rounded: Rounded, identity: Identity, text: Text | None
+        self, laid: Plan, rounded: Rounded, known: _Known
     ) -> manifest.Quantization | None:
         """Packages, after the tables, so that a tied head is copied from there."""
         request, only = self.request, self.request.only_chunk
         kept = [package for package in laid.packages if only not in {None, package.name}]
-        before = self._keep(kept, identity)
+        before = self._keep(kept, known.identity)
         fresh = tuple(package for package in laid.packages if package not in kept)
-        with self._compressor(laid, identity, text) as compressor:
+        with self._compressor(laid, known) as compressor:
             packages = PackageWriter(
                 laid=laid,
                 rounded=rounded,
-                identity=identity,
+                identity=known.identity,
                 compressor=compressor,
                 emissions=request.emissions,
                 writer=self.writer,
@@ -228,21 +248,21 @@ class Job:
         return quantization(laid, made, before)
 
     @contextmanager
-    def _compressor(
-        self, laid: Plan, identity: Identity, text: Text | None
-    ) -> Iterator[Compressor]:
+    def _compressor(self, laid: Plan, known: _Known) -> Iterator[Compressor]:
         """One that keeps what it makes, or forgets it when the packages are written."""
         with ExitStack() as stack:
             cache = self.request.cache
             if cache is None:
                 cache = Cache(self._folder(stack), limit=sys.maxsize)
+            recipes = {role: how for one in laid.packages for role, how in one.recipes.items()}
+            weighed = any(isinstance(how, Palettize) for how in recipes.values())
             yield Compressor(
                 self.weights,
-                {role: how for one in laid.packages for role, how in one.recipes.items()},
-                identity.weights_sha256,
+                recipes,
+                known.identity.weights_sha256,
                 cache,
                 pad_groups=self.request.pad_groups,
-                inputs=self._inputs(stack, text),
+                inputs=known.inputs if weighed else None,
             )
 
     def _folder(self, stack: ExitStack) -> Path:
@@ -250,13 +270,16 @@ class Job:
         folder = TemporaryDirectory(prefix=".weights-", dir=self.writer.directory)
         return Path(stack.enter_context(folder))
 
-    def _inputs(self, stack: ExitStack, text: Text | None) -> Inputs | None:
-        """What projections read over the text."""
+    @contextmanager
+    def _inputs(self, text: Text | None) -> Iterator[Inputs | None]:
+        """What projections read over the text; their products lie on disk meanwhile."""
         if text is None:
-            return None
+            yield None
+            return
         self.progress.begin("watching what projections read", 0)
-        folder = self._folder(stack) if self.request.error_feedback else None
-        return calibrate(self.request.architecture, self.weights, text, folder)
+        with ExitStack() as stack:
+            folder = self._folder(stack) if self.request.error_feedback else None
+            yield calibrate(self.request.architecture, self.weights, text, folder)
 
     def _keep(
         self, packages: list[PackagePlan], identity: Identity

@@ -2,8 +2,9 @@
 
 from attrs import field, frozen
 
-from topoc.dsl.diagnostic import TopocError
+from topoc.dsl.diagnostic import Place, TopocError
 from topoc.dsl.model import Topology
+from topoc.dsl.source import Span
 from topoc.lowering import manifest
 from topoc.lowering.architecture import Architecture
 from topoc.lowering.calibration import check_use
@@ -15,7 +16,7 @@ from topoc.lowering.emissions import Emissions
 from topoc.lowering.ir import DType, Weight
 from topoc.lowering.lint.tensors import indivisible
 from topoc.lowering.plan import Plan
-from topoc.lowering.recipes import matrices
+from topoc.lowering.recipes import matrices, quantises_activations
 
 
 @frozen(kw_only=True)
@@ -33,7 +34,7 @@ class Request:
     revisit: str | None = None
     pad_groups: bool = False  # a ragged last group gets more rows, which are cut off behind
     cache: Cache | None = None  # of compressed weights; without one they are made anew
-    calibrate: str | None = None  # a text that says which inputs of projections are large
+    calibrate: str | None = None  # a text that says which inputs of projections are large, and how
     error_feedback: bool = False  # columns make up for the error of others, by that text
     emissions: Emissions = field(factory=Emissions, eq=False, repr=False)  # those that rules saw
 
@@ -46,7 +47,12 @@ def check_recipes(request: Request, laid: Plan, weights: Weights) -> None:
     """
     recipes = [how for one in laid.packages for how in one.recipes.values()]
     text = request.calibrate is not None
-    check_use(recipes, text=text, feedback=request.error_feedback)
+    check_use(
+        recipes,
+        text=text,
+        feedback=request.error_feedback,
+        activations=_activations(request),
+    )
     wanted = {
         weight.key: Wanted(_named(weights, weight), weight.type.shape, package.recipes[weight.role])
         for package in laid.packages
@@ -60,6 +66,15 @@ def check_recipes(request: Request, laid: Plan, weights: Weights) -> None:
     found = found or tuple(misfits(wanted.values(), pad_groups=padded, file=file))
     if found:
         raise TopocError(*found)
+
+
+def _activations(request: Request) -> Place | Span | None:
+    """Where the topology asks for quantised activations, if the build has them."""
+    topology = request.topology
+    if not quantises_activations(topology, request.precision):
+        return None
+    spans = {one.role: one.span for one in topology.recipes}
+    return spans["activations"] or topology.span or Place(topology.name)
 
 
 def _named(weights: Weights, weight: Weight) -> str:

@@ -97,7 +97,25 @@ def numpied(function):
     return lambda i, _: torch.from_numpy(np.asarray(function(*(one.numpy() for one in i.values()))))
 
 
+def codes(scale, zero, low, high):
+    scale, zero = (np.float32(one).reshape(-1, 1) for one in (scale, zero))
+    return lambda i, _: torch.from_numpy(
+        np.clip(np.rint(i["x"].numpy() / scale) + zero, low, high).astype(np.float32)
+    )
+
+
+def back(scale, zero):
+    made = codes(scale, zero, -128, 127)
+    scale, zero = (torch.tensor(one).reshape(-1, 1) for one in (scale, zero))
+    return lambda i, a: (made(i, a) - zero) * scale
+
+
+STEPS = [0.01, 0.5, 0.007]
 REFERENCES = {
+    "quantize": codes(0.01, 0, -128, 127),
+    "quantize_axis": codes(STEPS, [100, 3, 0], 0, 255),
+    "dequantize": back(0.01, -5),
+    "dequantize_axis": back(STEPS, [9, -3, 0]),
     "add": numpied(np.add),
     "sub": numpied(np.subtract),
     "mul": numpied(np.multiply),

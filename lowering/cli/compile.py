@@ -79,7 +79,7 @@ def _reasoned(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
     "--calibrate",
     type=click.Path(path_type=Path),
     metavar="TEXTFILE",
-    help="Let errors count by what inputs this text causes.",
+    help="Let errors count by what inputs this text causes; scale activations by it.",
 )
 @click.option(
     "--error-feedback",

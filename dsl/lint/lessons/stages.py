@@ -31,6 +31,7 @@ STAGES: dict[str, str] = {
     "bundle.unknown-name": "The manifest refers to a buffer, table or value that it does not have.",
     "bundle.unreadable-file": "Something in the bundle can't be read, or is no plain file.",
     "bundle.unreadable-package": "A package is damaged, or in a form that is not known here.",
+    "calibrate.missing": "Activations are quantised, and no text was given to scale them by.",
     "calibrate.not-text": "The file to calibrate on is not UTF-8 text.",
     "calibrate.too-short": "The text to calibrate on has so few tokens that it tells nothing.",
     "calibrate.unused": "A text or error feedback was asked for, and would change nothing.",
@@ -103,4 +104,5 @@ STAGES: dict[str, str] = {
     "verify.no-weight": "A compressed weight that the manifest lists is in no package.",
     "verify.other-weights": "The bundle was compiled from other weights than these.",
     "verify.reference": "The reference model does not take this checkpoint as it is.",
+    "verify.scale": "A package quantises activations otherwise than the manifest tells.",
 }
