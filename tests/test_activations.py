@@ -238,15 +238,15 @@ def test_kernels_round_and_clip_as_coremltools_does(how, scale, tmp_path):
 def _saved(kit, function, folder):
     from topoc.lowering.emit.mil.environment import Placeholders
     from topoc.lowering.emit.mil.exporter import export
-    from topoc.lowering.package import BlobWriter, prepare, write_description
-    from topoc.lowering.sink import PackageSink
+    from topoc.lowering.package import prepare, write_description
+    from topoc.lowering.sink import Constants
 
     program = kit.program()
     program.add_function("main", function)
     path = folder / "one.mlpackage"
-    with BlobWriter(prepare(path)) as blob:
-        model = export(program, Placeholders(), PackageSink(None, blob))
-    write_description(path, model.SerializeToString())
+    exported = export(program, Placeholders())
+    Constants(None).write(exported.records.all, prepare(path))
+    write_description(path, exported.model.SerializeToString())
     return path
 
 
