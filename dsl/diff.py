@@ -18,9 +18,8 @@ from topoc.dsl.model import (
     Topology,
 )
 from topoc.dsl.plain import Plain
-from topoc.dsl.resolve.budgets import MEASURES
 from topoc.dsl.resolve.selector import listed
-from topoc.dsl.words import attention, held, kept, part_words
+from topoc.dsl.words import amount, attention, held, kept, part_words
 
 _K = TypeVar("_K")
 _V = TypeVar("_V", bound=Hashable)
@@ -168,22 +167,34 @@ def _runs(block: Block) -> dict[str, str]:
 
 def _crossing(before: Topology, after: Topology) -> Iterator[Change]:
     """Whose KV goes from chunk to chunk; a chunk of another name alone is no change."""
-    yield from _pairs(_crossings(before, _renamed(before, after)), _crossings(after, {}))
+    renamed = _renamed(before, after)
+    here, there = _crossings(before), _crossings(after)
+    taken = {*renamed.values()}
+    for donor in sorted({*here, *there}):
+        old, new = here.get(donor), there.get(donor)
+        alike = [renamed.get(name, "" if name in taken else name) for name in old or ()]
+        if alike == list(new or ()):
+            continue
+        yield Change(what=f"KV of L{donor} goes", before=_way(old), after=_way(new))
 
 
-def _crossings(topology: Topology, renamed: dict[str, str]) -> dict[str, str]:
-    chunks = decode_chunks(topology)
-    home = {at: renamed.get(chunk.name, chunk.name) for chunk in chunks for at in chunk.layers}
-    readers: dict[int, list[str]] = {}
+def _crossings(topology: Topology) -> dict[int, tuple[str, ...]]:
+    """The chunk of each layer whose KV leaves it, then those that read it."""
+    home = {at: chunk.name for chunk in decode_chunks(topology) for at in chunk.layers}
+    ways: dict[int, tuple[str, ...]] = {}
     for block in topology.blocks:
         donor = block.kv.donor
         if donor is not None and home.get(donor) != home.get(block.index):
-            readers.setdefault(donor, []).append(home.get(block.index, "no chunk"))
-    return {
-        f"KV of L{donor} goes": f"{home.get(donor, 'no chunk')} to "
-        + ", ".join(dict.fromkeys(names))
-        for donor, names in sorted(readers.items())
-    }
+            way = ways.get(donor, (home.get(donor, "no chunk"),))
+            ways[donor] = tuple(dict.fromkeys((*way, home.get(block.index, "no chunk"))))
+    return ways
+
+
+def _way(chunks: tuple[str, ...] | None) -> str | None:
+    if chunks is None:
+        return None
+    owner, *readers = chunks
+    return f"{owner} to {', '.join(readers)}"
 
 
 def _functions(topology: Topology) -> dict[str, str]:
@@ -232,22 +243,8 @@ def _scheme(one: Scheme) -> str:
 
 def _budgets(topology: Topology) -> dict[str, str]:
     return {
-        f"{one.measure} {one.relation}": _amount(one.measure, one.value) for one in topology.budgets
+        f"{one.measure} {one.relation}": amount(one.measure, one.value) for one in topology.budgets
     }
-
-
-def _amount(measure: str, value: float) -> str:
-    """A limit in the unit that people write it in."""
-    units = MEASURES[measure]
-    if "ms" in units:
-        return f"{value:g} ms"
-    if "B" not in units:
-        return f"{value:g}"
-    scale, unit = next((s, u) for s, u in _SCALES if value >= s or s == 1)
-    return f"{value / scale:g} {unit}"
-
-
-_SCALES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
 
 
 def _verdict(topology: Topology) -> dict[str, str]:

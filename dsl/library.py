@@ -102,6 +102,14 @@ def shipped() -> dict[str, Path]:
 
 
 def _bytes(path: Path) -> bytes:
+    """What a file holds; a pipe would be waited for, maybe without end."""
+    if path.is_dir():
+        message = f"`{path}` is a folder, and a topology is a file"
+        way = "name a file in it; `topoc lint` also takes bundles and folders of packages"
+        raise _refusal(message, str(path), help_=way)
+    if path.exists() and not path.is_file():
+        message = f"`{path}` is no file but a pipe or a device"
+        raise _refusal(message, str(path), help_="name a file, or `-` for standard input")
     with path.open("rb") as file:
         return file.read(LARGEST + 1)
 

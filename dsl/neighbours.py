@@ -55,7 +55,8 @@ def _shipped() -> Path:
 def _promising(path: Path, flat: str) -> bool:
     """Whether a file has a verdict, and nothing in sight that this topology lacks."""
     try:
-        raw = path.read_text("utf-8") if path.stat().st_size <= LARGEST else ""
+        fit = path.is_file() and path.stat().st_size <= LARGEST
+        raw = path.read_text("utf-8") if fit else ""
     except (OSError, UnicodeDecodeError):
         return False  # whoever lints that file hears of it
     if not _STATUS.search(raw):

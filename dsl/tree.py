@@ -20,7 +20,19 @@ _NUMBER = re.compile(r"([-\d.]+)\s*(\S*)")
 
 
 _LARGEST = 1e15
+_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)  # at most, by month
+_FEBRUARY = 2
 _BEYOND = 10**9  # a layer of no model; longer numbers are not even read
+
+
+def _no_date(text: str) -> str:
+    """What the calendar does not have of a day or a month; nothing where it has both."""
+    year, month, *day = map(int, text.split("-"))
+    if not 1 <= month <= len(_DAYS):
+        return f"there is no month {month}"
+    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    last = 28 if month == _FEBRUARY and not leap else _DAYS[month - 1]
+    return f"that month has days 1 to {last}" if day and not 1 <= day[0] <= last else ""
 
 
 def _layer(digits: str) -> int:
@@ -58,6 +70,14 @@ class ToAst(Transformer[Token, Any]):
             self.findings.append(error("value.range", message, self._at(token), help=help_))
             value = 1.0  # fits wherever a number stands
         return ast.Number(value, unit, span=self._at(token))
+
+    def DATE(self, token: Token) -> Token:
+        fault = _no_date(token)
+        if fault:
+            message = f"`{token}` is no date: {fault}"
+            help_ = "write the day or the month that is meant, as `2026-04-13` or `2026-04`"
+            self.findings.append(error("value.range", message, self._at(token), help=help_))
+        return token
 
     def LAYERS(self, token: Token) -> ast.Range:
         first, _, last = token.replace("L", "").partition("-")

@@ -1,6 +1,7 @@
 """Parts of a topology in a few words, as differences and pages tell them."""
 
 from topoc.dsl.model import Attention, Block, Chunk, Kv, Part, Store
+from topoc.dsl.resolve.budgets import MEASURES
 from topoc.dsl.resolve.selector import listed
 
 
@@ -45,3 +46,17 @@ def _row(kv: Kv) -> str:
     if not kv.padded:
         return "tight"
     return f"padded(heads = {kv.padded_heads})" if kv.padded_heads else "padded"
+
+
+def amount(measure: str, value: float) -> str:
+    """What a measure comes to, in the unit that people write it in."""
+    units = MEASURES[measure]
+    if "ms" in units:
+        return f"{value:g} ms"
+    if "B" not in units:
+        return f"{value:g}"
+    scale, unit = next((s, u) for s, u in _SCALES if value >= s or s == 1)
+    return f"{value / scale:g} {unit}"
+
+
+_SCALES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))

@@ -6,6 +6,7 @@ from pathlib import Path
 from attrs import frozen
 
 from topoc.dsl.diagnostic import Place, TopocError, error
+from topoc.dsl.source import Span
 from topoc.lowering.architecture import Architecture
 from topoc.lowering.compress.recipe import Palettize, Recipe
 from topoc.lowering.tokenizer import load_tokenizer
@@ -61,13 +62,22 @@ def calibration_text(architecture: Architecture, tokenizer: Path | None, text: s
     )
 
 
-def check_use(recipes: Iterable[Recipe], *, text: bool, feedback: bool) -> None:
-    """Raise TopocError for a text or error feedback that would change nothing."""
+def check_use(
+    recipes: Iterable[Recipe], *, text: bool, feedback: bool, activations: Place | Span | None
+) -> None:
+    """Raise TopocError for a text or feedback that would change nothing, or where a text lacks.
+
+    `activations` is what asks for activations in int8, whose scales only a text can tell.
+    """
     from topoc.lowering.compress.feedback import MOST_BITS
 
     bits = [one.bits for one in recipes if isinstance(one, Palettize)]
-    if text and not bits:
-        words = "nothing is palettized, and a text helps nothing else"
+    if activations is not None and not text:
+        words = "activations are quantised, and nothing tells how large they become"
+        way = "name a text with --calibrate: its greatest values make the scales"
+        raise TopocError(error("calibrate.missing", words, activations, help=way))
+    if text and not bits and activations is None:
+        words = "nothing is palettized, and a text helps nothing else than activations"
         raise TopocError(
             error("calibrate.unused", words, Place("--calibrate"), help="leave it out")
         )

@@ -1,25 +1,28 @@
 """From a topology and a checkpoint to a bundle: the whole compile, one phase after another."""
 
 import hashlib
-import os
 import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from attrs import evolve, frozen
+from cattrs import structure, unstructure
 
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.dsl.format import flatten
 from topoc.lowering import manifest
+from topoc.lowering.activations import calibrated, scale_of
 from topoc.lowering.bundle.reader import MANIFEST, BundleWriter, open_bundle
 from topoc.lowering.calibration import Text, calibration_text, calibration_tokens
 from topoc.lowering.checkpoint.bind import bind
 from topoc.lowering.checkpoint.digest import digest
 from topoc.lowering.checkpoint.weights import Weights
 from topoc.lowering.compress.cache import METHOD, Cache
+from topoc.lowering.compress.recipe import Palettize
 from topoc.lowering.compressed import Compressor
 from topoc.lowering.describe import Identity, Written, describe, toolchain
 from topoc.lowering.features.limits import misfits
@@ -28,7 +31,9 @@ from topoc.lowering.features.storage import HF_MODEL, is_for_runtime
 from topoc.lowering.interpret.calibrate import Inputs, calibrate
 from topoc.lowering.interpret.calibrate import digest as told_of
 from topoc.lowering.interpret.ranges import measure
+from topoc.lowering.interpret.walk import one_thread
 from topoc.lowering.ir import DType
+from topoc.lowering.kept import linked
 from topoc.lowering.lint.streams import streams_checked
 from topoc.lowering.lint.tensors import low_sqnr, tensors_checked
 from topoc.lowering.packages import PackageWriter
@@ -38,6 +43,7 @@ from topoc.lowering.quantization import quantization
 from topoc.lowering.refuse import refusals
 from topoc.lowering.request import Request, check_recipes
 from topoc.lowering.rescale import Range, Scales, scales_for
+from topoc.lowering.reuse import Reuse
 from topoc.lowering.stored import Rounded
 from topoc.lowering.tables import (
     per_layer_bytes,
@@ -61,8 +67,24 @@ def compile_bundle(
         raise TopocError(*refused)
     weights = bind(request.reader, request.architecture)
     with BundleWriter(directory) as writer:
-        job = Job(request=request, weights=weights, writer=writer, progress=progress or Silent())
-        return writer.seal(job.run())
+        told = progress or Silent()
+        told.begin("hashing the weights", 0)
+        reuse = Reuse(digest(weights.reader), request.cache)
+        job = Job(request=request, weights=weights, writer=writer, progress=told, reuse=reuse)
+        with one_thread():  # more of them spin where they wait, and `jobs` says how many work
+            made = job.run()
+        return writer.seal(made, reuse.digests)
+
+
+@frozen
+class _Known:
+    """What a compile knows before it writes."""
+
+    tokenizer: tuple[Path, ...]
+    ranges: tuple[Range, ...]
+    scales: Scales
+    identity: Identity
+    inputs: Inputs | None
 
 
 @frozen(kw_only=True)
@@ -73,36 +95,44 @@ class Job:
     weights: Weights
     writer: BundleWriter
     progress: Progress
+    reuse: Reuse
 
     def run(self) -> manifest.Manifest:
         """Every phase but the commit."""
-        request, directory = self.request, self.writer.directory
+        request = self.request
         tokenizer = self._tokenizer()
         folder = tokenizer[0].parent if tokenizer else None
-        ranges = self._ranges(folder)
-        text = self._text(folder)
+        ranges, text = self._ranges(folder), self._text(folder)
         scales = self._scales(ranges)
         laid = plan(request.topology, request.architecture, dtype=request.precision, scales=scales)
         check_recipes(request, laid, self.weights)
         identity = self._identity(scales, text)
+        with self._inputs(text) as inputs:
+            if inputs is not None:
+                laid = calibrated(laid, {role: scale_of(x) for role, x in inputs.peaks.items()})
+            return self._write(laid, _Known(tokenizer, ranges, scales, identity, inputs))
+
+    def _write(self, laid: Plan, known: _Known) -> manifest.Manifest:
+        """Every file but the manifest."""
+        request, directory = self.request, self.writer.directory
         rounded = Rounded(self.weights, self.progress.advance)
         (directory / "config.json").write_bytes(request.architecture.config.read_bytes())
         flat = flatten(request.topology, "config.json")
         (directory / "topology.topo").write_text(flat, encoding="utf-8", newline="\n")
         written = Written(
-            identity=identity,
+            identity=known.identity,
             tables=self._tables(laid, rounded),
             per_layer=write_per_layer(laid, rounded, directory),
             ropes=write_ropes(laid, directory),
-            tokenizer=tuple(path.relative_to(directory) for path in tokenizer),
-            scales=scales,
-            ranges=ranges,
-            lint=self._linted(ranges, scales),
+            tokenizer=tuple(path.relative_to(directory) for path in known.tokenizer),
+            scales=known.scales,
+            ranges=known.ranges,
+            lint=self._linted(known.ranges, known.scales),
             revisit=request.revisit,
         )
         if is_for_runtime(request.topology, request.precision):
             self._runtime_files()
-        made = self._packages(laid, rounded, identity, text)
+        made = self._packages(laid, rounded, known)
         return describe(laid, self._judged(written, made), made)
 
     def _judged(self, written: Written, made: manifest.Quantization | None) -> Written:
@@ -136,7 +166,14 @@ class Job:
     def _ranges(self, tokenizer: Path | None) -> tuple[Range, ...]:
         self.progress.begin("measuring the residual stream", 0)
         architecture = self.request.architecture
-        return measure(architecture, self.weights, calibration_tokens(architecture, tokenizer))
+        tokens = calibration_tokens(architecture, tokenizer)
+        config = architecture.config.read_bytes()
+
+        def measured() -> Any:  # as JSON has it
+            return unstructure(measure(architecture, self.weights, tokens))
+
+        found = self.reuse.value("residual stream", (config, tokens), measured)
+        return structure(found, tuple[Range, ...])
 
     def _text(self, tokenizer: Path | None) -> Text | None:
         """The tokens of the text to calibrate on."""
@@ -165,9 +202,8 @@ class Job:
     def _identity(self, scales: Scales, text: Text | None) -> Identity:
         """The build id is a hash of all that decides what the bundle's bytes are."""
         request = self.request
-        self.progress.begin("hashing the weights", 0)
         config = hashlib.sha256(request.architecture.config.read_bytes()).hexdigest()
-        weights = digest(self.weights.reader)
+        weights = self.reuse.checkpoint
         flat = flatten(request.topology, "config.json")
         versions = sorted(toolchain().items())
         padded, method = request.pad_groups, METHOD
@@ -185,47 +221,48 @@ class Job:
         tables = {}
         for name, size in sizes.items():
             self.progress.begin(name, size)
-            tables[name] = write_table(laid, rounded, self.writer.directory, name)
+            tables[name] = write_table(laid, rounded, self.writer.directory, name, self.reuse)
         return tables
 
     def _packages(
-        self, laid: Plan, rounded: Rounded, identity: Identity, text: Text | None
+        self, laid: Plan, rounded: Rounded, known: _Known
     ) -> manifest.Quantization | None:
         """Packages, after the tables, so that a tied head is copied from there."""
         request, only = self.request, self.request.only_chunk
         kept = [package for package in laid.packages if only not in {None, package.name}]
-        before = self._keep(kept, identity)
+        before = self._keep(kept, known.identity)
         fresh = tuple(package for package in laid.packages if package not in kept)
-        with self._compressor(laid, identity, text) as compressor:
+        with self._compressor(laid, known) as compressor:
             packages = PackageWriter(
                 laid=laid,
                 rounded=rounded,
-                identity=identity,
+                identity=known.identity,
                 compressor=compressor,
+                emissions=request.emissions,
                 writer=self.writer,
                 progress=self.progress,
                 jobs=request.jobs,
             )
-            made = packages.compress(fresh)
-            packages.write(fresh)
+            packages.compress(fresh)
+            made = packages.write(fresh)
         return quantization(laid, made, before)
 
     @contextmanager
-    def _compressor(
-        self, laid: Plan, identity: Identity, text: Text | None
-    ) -> Iterator[Compressor]:
+    def _compressor(self, laid: Plan, known: _Known) -> Iterator[Compressor]:
         """One that keeps what it makes, or forgets it when the packages are written."""
         with ExitStack() as stack:
             cache = self.request.cache
             if cache is None:
                 cache = Cache(self._folder(stack), limit=sys.maxsize)
+            recipes = {role: how for one in laid.packages for role, how in one.recipes.items()}
+            weighed = any(isinstance(how, Palettize) for how in recipes.values())
             yield Compressor(
                 self.weights,
-                {role: how for one in laid.packages for role, how in one.recipes.items()},
-                identity.weights_sha256,
+                recipes,
+                known.identity.weights_sha256,
                 cache,
                 pad_groups=self.request.pad_groups,
-                inputs=self._inputs(stack, text),
+                inputs=known.inputs if weighed else None,
             )
 
     def _folder(self, stack: ExitStack) -> Path:
@@ -233,13 +270,16 @@ class Job:
         folder = TemporaryDirectory(prefix=".weights-", dir=self.writer.directory)
         return Path(stack.enter_context(folder))
 
-    def _inputs(self, stack: ExitStack, text: Text | None) -> Inputs | None:
-        """What projections read over the text."""
+    @contextmanager
+    def _inputs(self, text: Text | None) -> Iterator[Inputs | None]:
+        """What projections read over the text; their products lie on disk meanwhile."""
         if text is None:
-            return None
+            yield None
+            return
         self.progress.begin("watching what projections read", 0)
-        folder = self._folder(stack) if self.request.error_feedback else None
-        return calibrate(self.request.architecture, self.weights, text, folder)
+        with ExitStack() as stack:
+            folder = self._folder(stack) if self.request.error_feedback else None
+            yield calibrate(self.request.architecture, self.weights, text, folder)
 
     def _keep(
         self, packages: list[PackagePlan], identity: Identity
@@ -259,13 +299,5 @@ class Job:
         for package in packages:
             source = self.writer.path / package.path
             target = self.writer.directory / package.path
-            shutil.copytree(source, target, copy_function=_link)
+            shutil.copytree(source, target, copy_function=linked)
         return old.manifest.quantization
-
-
-def _link(source: str, target: str) -> None:
-    """One file under two names; a copy on a disk that knows no such thing."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)

@@ -19,8 +19,9 @@ from topoc.lowering.compress.importance import Importance
 from topoc.lowering.compress.measure import damage
 from topoc.lowering.compress.parts import Compressed, Damage
 from topoc.lowering.compress.recipe import Palettize, Recipe
-from topoc.lowering.compress.source import Held, Source
+from topoc.lowering.compress.source import Held, Source, content, spans
 from topoc.lowering.ir import Weight
+from topoc.lowering.kept import name_of
 from topoc.lowering.stored import scaled
 from topoc.lowering.version import VERSION
 
@@ -77,15 +78,15 @@ class Fact:
     bytes: int
     damage: Damage | None
     judged: bool  # the damage of the output is known from text that was kept back
-    fresh: bool  # it was not in the cache before
 
 
 @define
 class Compressor:
     """Makes compressed weights, or takes them from the cache.
 
-    What a weight is known by tells its numbers without reading them: the hash of the checkpoint,
-    the tensor's name in it, what is done to each element, and the version that reads it.
+    A weight is known by its numbers. Its hash is noted under what decides on them, so that it need
+    not be read to be found: the hash of the checkpoint, the tensor's name in it, what is done to
+    each element, and the version that reads it.
     """
 
     weights: Weights
@@ -95,6 +96,8 @@ class Compressor:
     pad_groups: bool = False
     inputs: Inputs | None = None
     made: list[str] = field(factory=list)  # keys of weights that were not in the cache
+    facts: dict[str, Fact] = field(factory=dict)  # of all weights that it gave, by key
+    _source: tuple[Weight, Source] | None = None  # the last one: its hash may have been taken
 
     def get(self, weight: Weight) -> Compressed:
         """The constants of a weight."""
@@ -104,42 +107,52 @@ class Compressor:
             self.made.append(weight.key)
             found = self._make(weight, how)
             self.cache.put(name, found, weight.key)
+        inputs = self.inputs
+        judged = inputs is not None and inputs.judged(weight.role) is not None
+        self.facts[weight.key] = Fact(found.bytes, found.damage, judged)
         return found
 
-    def fact(self, weight: Weight) -> Fact:
-        """Make sure that a weight is in the cache."""
-        before = len(self.made)
-        found, inputs = self.get(weight), self.inputs
-        judged = inputs is not None and inputs.judged(weight.role) is not None
-        return Fact(found.bytes, found.damage, judged, fresh=len(self.made) > before)
+    def has(self, weight: Weight) -> bool:
+        """Whether the cache has it, as far as can be told without reading it."""
+        return self.cache.fact(self._noted(weight)) is not None and self.cache.has(self.key(weight))
 
     def key(self, weight: Weight) -> str:
         """What the cache calls it."""
-        weights, role = self.weights, weight.role
-        told = (
-            VERSION,
-            self.checkpoint,
-            weights.names[role],
-            weights.offsets[role],
-            weight.key,
-            weight.type.shape,
-            self.pad_groups,
-        )
-        content = sha256(repr(told).encode()).hexdigest()
-        inputs = self.inputs
+        known, inputs = f"{self._content(weight)} {self.pad_groups}", self.inputs
         if inputs is None:
-            return key(content, self.recipes[role])
-        judged = inputs.judged(role)
+            return key(known, self.recipes[weight.role])
+        judged = inputs.judged(weight.role)
         seen = "" if judged is None else sha256(judged.tobytes()).hexdigest()
-        more = f"{inputs.key(role)} {seen}"
-        return key(content, self.recipes[role], inputs.importance(role), more)
+        more = f"{inputs.key(weight.role)} {seen}"
+        return key(known, self.recipes[weight.role], inputs.importance(weight.role), more)
+
+    def _noted(self, weight: Weight) -> str:
+        """What the hash of a weight's numbers is noted under."""
+        names, offsets = self.weights.names, self.weights.offsets
+        told = (names[weight.role], offsets[weight.role], weight.key, weight.type.shape)
+        return name_of(VERSION, self.checkpoint, *told)
+
+    def _content(self, weight: Weight) -> str:
+        """The hash of a weight's numbers."""
+        noted = self._noted(weight)
+        known: str | None = self.cache.fact(noted)
+        if known is None:
+            known = content(self._read(weight))
+            self.cache.note(noted, known, weight.key)
+        return known
+
+    def _read(self, weight: Weight) -> Source:
+        """The numbers of a weight, in memory unless there are too many."""
+        if self._source is None or self._source[0] != weight:
+            source: Source = Matrix(self.weights, weight)
+            rows, columns = source.shape
+            if rows * columns <= HELD:
+                source = Held(source.name, _held(source))
+            self._source = weight, source
+        return self._source[1]
 
     def _make(self, weight: Weight, how: Recipe) -> Compressed:
-        source: Source = Matrix(self.weights, weight)
-        rows, columns = source.shape
-        if rows * columns <= HELD:
-            source = Held(source.name, _held(source))
-        role, inputs = weight.role, self.inputs
+        source, role, inputs = self._read(weight), weight.role, self.inputs
         counted = None if inputs is None else inputs.importance(role)
         made = compress(source, how, counted, pad_groups=self.pad_groups)
         if inputs is None:
@@ -154,8 +167,10 @@ class Compressor:
 def _held(source: Source) -> torch.Tensor:
     """All rows in fp16; infinities among them are named by who compresses them."""
     rows, columns = source.shape
-    tall = max(1, HELD // 8 // columns)
-    return torch.cat([source.rows(at, min(at + tall, rows)).half() for at in range(0, rows, tall)])
+    whole = torch.empty(rows, columns, dtype=torch.float16)
+    for start, stop in spans(0, rows, columns):
+        whole[start:stop] = source.rows(start, stop)
+    return whole
 
 
 @frozen

@@ -13,6 +13,10 @@ _KINDS = {bool: "a flag", int: "a number", float: "a number", str: "text", list:
 def load(file: Path, what: str = "config", trouble: str = "model") -> dict[str, object]:
     """The JSON object in a file; `trouble` is what its diagnostics are about."""
     place = Place(str(file))
+    if file.exists() and not file.is_file():  # a pipe would be waited for, maybe without end
+        found = f"the {what} is a folder" if file.is_dir() else f"the {what} is no file"
+        way = f"name the file that is the {what}"
+        raise TopocError(error(f"{trouble}.unreadable", found, place, help=way))
     try:
         with file.open("rb") as stream:
             text = stream.read(LARGEST_FILE + 1)
@@ -23,12 +27,14 @@ def load(file: Path, what: str = "config", trouble: str = "model") -> dict[str, 
     except (OSError, ValueError) as problem:  # a path that holds a null character is a ValueError
         reason = problem.strerror if isinstance(problem, OSError) else str(problem)
         found = f"the {what} does not open: {reason}"
-        raise TopocError(error(f"{trouble}.unreadable", found, place)) from None
+        way = f"see that the {what} may be read"
+        raise TopocError(error(f"{trouble}.unreadable", found, place, help=way)) from None
     try:
         return _object(text)
     except (ValueError, RecursionError) as problem:
         found = f"the {what} is no JSON object: {str(problem).rstrip('.')}"
-        raise TopocError(error(f"{trouble}.unreadable", found, place)) from None
+        way = f"write the {what} anew, or copy it from where it was made"
+        raise TopocError(error(f"{trouble}.unreadable", found, place, help=way)) from None
 
 
 def _object(text: bytes) -> dict[str, object]:

@@ -6,7 +6,7 @@ import uuid
 from pathlib import Path
 from struct import pack
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO, ClassVar, Self
 
 from attrs import define, field
 
@@ -30,9 +30,22 @@ MODEL = "com.apple.CoreML/model.mlmodel"
 WEIGHTS = "com.apple.CoreML/weights"
 
 
+def begins() -> int:
+    """Where the first record of a weight file stands."""
+    return ALIGNMENT
+
+
+def after(offset: int, nbytes: int) -> int:
+    """Where the next record stands after one of so many bytes."""
+    end = offset + ALIGNMENT + nbytes
+    return end + -end % ALIGNMENT
+
+
 @define(eq=False, repr=False)
 class BlobWriter:
     """Writes weight.bin: a header of 64 bytes, then records of a header and data, all aligned."""
+
+    HEADER: ClassVar[int] = ALIGNMENT
 
     path: Path
     file: BinaryIO = field(init=False)

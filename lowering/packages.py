@@ -6,27 +6,27 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import cache
 from math import prod
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from topoc.dsl.diagnostic import Diagnostic, Place, TopocError, error
 from topoc.lowering.bundle.reader import BundleWriter
 from topoc.lowering.bundle.worker import follow
 from topoc.lowering.checkpoint.bind import bind
 from topoc.lowering.checkpoint.open import open_checkpoint
-from topoc.lowering.compress.parts import Compressed
 from topoc.lowering.compressed import Compressor, Fact, Settings
 from topoc.lowering.describe import Identity
-from topoc.lowering.emit.mil import emit
+from topoc.lowering.emissions import Emissions
+from topoc.lowering.emit.mil.records import Record
 from topoc.lowering.ir import Weight
-from topoc.lowering.package import BlobWriter, prepare, write_description
+from topoc.lowering.package import prepare, write_description
 from topoc.lowering.plan import PackagePlan, Plan
 from topoc.lowering.progress import Progress
 from topoc.lowering.recipes import matrices
-from topoc.lowering.sink import PackageSink
+from topoc.lowering.sink import Constants
 from topoc.lowering.stored import Extent, Rounded, RoundedKey
 
 STEPS = 10  # lines that tell how far compression is
@@ -43,11 +43,12 @@ class PackageWriter:
     rounded: Rounded
     identity: Identity
     compressor: Compressor
+    emissions: Emissions
     writer: BundleWriter
     progress: Progress
     jobs: int
 
-    def compress(self, packages: tuple[PackagePlan, ...]) -> Facts:
+    def compress(self, packages: tuple[PackagePlan, ...]) -> None:
         """Bring every compressed weight of the packages into the cache, the largest first."""
         wanted = {
             weight.key: weight
@@ -55,45 +56,53 @@ class PackageWriter:
             for weight in matrices(package.programs)
             if weight.role in package.recipes
         }
-        if not wanted:
-            return {}
-        weights = sorted(wanted.values(), key=lambda one: -prod(one.type.shape))
-        self.progress.begin(f"compressing {len(weights)} weights", 0)
-        found: dict[str, Fact] = {}
-        for weight, fact in self._facts(weights):
-            found[weight.key] = fact
-            if len(found) * STEPS // len(weights) > (len(found) - 1) * STEPS // len(weights):
-                made = sum(one.fresh for one in found.values())
-                told = f"{len(found)} of {len(weights)} are there"
-                self.progress.begin(f"{told}, {made} of them new", 0)
-        return found
+        missing = [weight for weight in wanted.values() if not self.compressor.has(weight)]
+        if not missing:
+            return
+        missing.sort(key=lambda one: -prod(one.type.shape))
+        there = f", {len(wanted) - len(missing)} more are there" * (len(missing) < len(wanted))
+        self.progress.begin(f"compressing {len(missing)} weights{there}", 0)
+        for done, _ in enumerate(self._made(missing), 1):
+            if done * STEPS // len(missing) > (done - 1) * STEPS // len(missing):
+                self.progress.begin(f"{done} of {len(missing)} are there", 0)
 
-    def write(self, packages: tuple[PackagePlan, ...]) -> None:
+    def write(self, packages: tuple[PackagePlan, ...]) -> Facts:
         """Write packages, each in a process of its own where there are several."""
         if self.jobs > 1 and len(packages) > 1:
-            self._write_together(packages)
-            return
-        directory = self.writer.directory
+            return self._write_together(packages)
         for package in packages:
             self.progress.begin(package.name, package.written_bytes)
-            sink = _Sink(self.laid, package, self.rounded, self.compressor)
-            sink.write(directory / package.path, self.identity)
+            self._emitted(package).write(self._constants)
+        return self.compressor.facts
 
-    def _facts(self, weights: list[Weight]) -> Iterator[tuple[Weight, Fact]]:
+    @property
+    def _constants(self) -> Constants:
+        return Constants(self.rounded, self.compressor.get)
+
+    def _emitted(self, package: PackagePlan) -> "_Emitted":
+        emission = self.emissions.of(package.programs, self.laid.dtype, package.recipes)
+        metadata = {"topoc.build": self.identity.build, "topoc.chunk": package.name}
+        return _Emitted(
+            path=self.writer.directory / package.path,
+            model=emission.serialised(self._constants.values, metadata),
+            records=emission.records,
+        )
+
+    def _made(self, weights: list[Weight]) -> Iterator[object]:
+        """A step for each weight that came into the cache."""
         if self.jobs == 1 or len(weights) == 1:
-            yield from ((weight, self.compressor.fact(weight)) for weight in weights)
+            yield from map(self.compressor.get, weights)
             return
         work = _Work(self.laid, str(self.compressor.weights.reader.path), self._settings())
         with self._pool(len(weights), work) as pool:
             tasks = {pool.submit(_compressed, weight): weight for weight in weights}
             for task in as_completed(tasks):
-                weight = tasks[task]
-                yield weight, _result(task, weight.key)
+                yield _result(task, tasks[task].key)
 
     def _settings(self) -> Settings:
         return Settings.of(self.compressor)
 
-    def _write_together(self, packages: tuple[PackagePlan, ...]) -> None:
+    def _write_together(self, packages: tuple[PackagePlan, ...]) -> Facts:
         """The largest first."""
         work = _Work(self.laid, str(self.compressor.weights.reader.path), self._settings())
         with self._pool(len(packages), work) as pool:
@@ -103,17 +112,13 @@ class PackageWriter:
             }
             for task in as_completed(tasks):
                 package = tasks[task]
-                _result(task, package.name)
+                self.compressor.facts |= _result(task, package.name)
                 self.progress.begin(f"{package.name} is written", package.written_bytes)
                 self.progress.advance(package.written_bytes)
+        return self.compressor.facts
 
     def _task(self, package: PackagePlan) -> "_Task":
-        return _Task(
-            package=package,
-            written=self.rounded.written,
-            path=self.writer.directory / package.path,
-            identity=self.identity,
-        )
+        return _Task(self._emitted(package), self.rounded.written)
 
     @contextmanager
     def _pool(self, tasks: int, work: "_Work") -> Iterator[ProcessPoolExecutor]:
@@ -123,8 +128,13 @@ class PackageWriter:
             initializer=_begin,
             initargs=(self.writer.lock, work),
         )
+        others = {*active_children()}
         try:
             yield pool
+        except BaseException:
+            for one in {*active_children()} - others:
+                one.terminate()  # what it writes would be thrown away
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -178,56 +188,42 @@ def _begin(lock: Any, work: _Work) -> None:  # the lock's class is the bundle's
     _WORK.append(work)
 
 
-def _compressed(weight: Weight) -> Fact | _Findings:
+def _compressed(weight: Weight) -> _Findings | None:
     """Compress one weight in a worker."""
     try:
-        return _compressor().fact(weight)
+        _compressor().get(weight)
     except TopocError as failure:
         return _Findings(failure.findings)
+    return None
 
 
 @frozen(kw_only=True)
+class _Emitted:
+    """A package whose constants are yet to be written."""
+
+    path: Path
+    model: bytes = field(repr=False)
+    records: list[Record] = field(repr=False)
+
+    def write(self, constants: Constants) -> None:
+        """Stream its weights, each once."""
+        constants.write(self.records, prepare(self.path))
+        write_description(self.path, self.model)
+
+
+@frozen
 class _Task:
     """One package that a worker writes."""
 
-    package: PackagePlan
+    package: _Emitted
     written: Mapping[RoundedKey, Extent]
-    path: Path
-    identity: Identity
 
-    def run(self) -> _Findings | None:
+    def run(self) -> Facts | _Findings:
         """Write it."""
         try:
             compressor = _compressor()
             rounded = Rounded(compressor.weights, lambda _: None, dict(self.written))
-            sink = _Sink(_WORK[-1].laid, self.package, rounded, compressor)
-            sink.write(self.path, self.identity)
+            self.package.write(Constants(rounded, compressor.get))
         except TopocError as failure:
             return _Findings(failure.findings)
-        return None
-
-
-@frozen
-class _Sink:
-    """One package being written."""
-
-    laid: Plan
-    package: PackagePlan
-    rounded: Rounded
-    compressor: Compressor
-
-    def write(self, path: Path, identity: Identity) -> None:
-        """Emit the programs of the package and stream its weights, each once."""
-        metadata = {"topoc.build": identity.build, "topoc.chunk": self.package.name}
-        with BlobWriter(prepare(path)) as blob:
-            model = emit(
-                self.package.programs,
-                sink=PackageSink(self.rounded, blob, self._compressed),
-                metadata=metadata,
-                dtype=self.laid.dtype,
-                recipes=self.package.recipes,
-            )
-        write_description(path, model)
-
-    def _compressed(self, weight: Weight) -> Compressed:
-        return self.compressor.get(weight)
+        return compressor.facts

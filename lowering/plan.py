@@ -19,7 +19,7 @@ from topoc.lowering.features import dressed
 from topoc.lowering.ir import DType, Program, TensorType, Weight
 from topoc.lowering.ops.linear import Linear
 from topoc.lowering.ops.norm import RmsNorm
-from topoc.lowering.recipes import recipes_of
+from topoc.lowering.recipes import quantises_activations, recipes_of
 
 if TYPE_CHECKING:
     from topoc.lowering.rescale import Scales
@@ -100,6 +100,8 @@ class Plan(Plain):
     packages: tuple[PackagePlan, ...]
     buffers: tuple[manifest.Buffer, ...]
     functions: tuple[manifest.Function, ...]
+    activations: Mapping[str, float] = field(factory=dict)
+    """The scale of what a projection reads, by its weight's role, once a text has told it."""
 
     @property
     def rope_names(self) -> tuple[str, ...]:
@@ -157,7 +159,7 @@ def plan(
     scales: "Scales | None" = None,
 ) -> Plan:
     """Build every program, run the passes over it, and lay out what the host does."""
-    pipeline = passes.pipeline(scales)
+    pipeline = passes.pipeline(scales, activations=quantises_activations(topology, dtype))
     layout = layout_of(topology, architecture)
     built: dict[str, PackagePlan] = {}
     functions = []

@@ -1,4 +1,4 @@
-"""What a manifest tells of compressed weights."""
+"""What a manifest tells of compressed weights and quantised activations."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from topoc.lowering.recipes import language_role, matrices
 def quantization(
     plan: Plan, made: Mapping[str, Fact], before: manifest.Quantization | None = None
 ) -> manifest.Quantization | None:
-    """Every compressed weight in the order of packages; None where there is none.
+    """Every compressed weight in the order of packages; None where nothing is compressed.
 
     `before` is what the bundle told whose packages were kept.
     """
@@ -24,12 +24,20 @@ def quantization(
         _tensor(weight, how, made[weight.key]) if weight.key in made else kept[weight.key]
         for weight, how in _compressed(plan)
     )
-    if not tensors:
+    if not tensors and not plan.activations:
         return None
     sizes: Counter[str] = Counter()
     for one in tensors:
         sizes[one.role] += one.bytes
-    return manifest.Quantization(bytes=dict(sorted(sizes.items())), tensors=tensors)
+    return manifest.Quantization(
+        bytes=dict(sorted(sizes.items())), tensors=tensors, activations=_activations(plan)
+    )
+
+
+def _activations(plan: Plan) -> manifest.Activations | None:
+    if not plan.activations:
+        return None
+    return manifest.Activations(scheme="int8(per = tensor)", scales=dict(plan.activations))
 
 
 def _compressed(plan: Plan) -> Iterator[tuple[Weight, Recipe]]:

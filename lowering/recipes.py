@@ -38,6 +38,12 @@ def recipes_of(
     return found
 
 
+def quantises_activations(topology: Topology, dtype: DType) -> bool:
+    """Whether projections read what int8 keeps of their inputs; never in fp32, as above."""
+    schemes = {one.name for one in topology.recipe("activations")}
+    return dtype is not DType.FP32 and bool(schemes - {"none"})
+
+
 def language_role(role: str) -> tuple[str, int | None]:
     """The language's role and layer of a matrix: `layers.3.q` is q of layer 3."""
     if role.startswith("layers."):

@@ -10,7 +10,9 @@ from topoc.lowering.features.limits import limits
 
 ATTENTION = frozenset({"sliding", "full", "windowed_full", "flash_tiled"})
 HOST_ROLES = frozenset({"embed", "ple_table"})
-HOST_TABLE = (("int8", (("per", "row"),)),)
+_PER_ROW, _PER_TENSOR = ((("int8", (("per", per),)),) for per in ("row", "tensor"))
+LOWERED = {**dict.fromkeys(HOST_ROLES, _PER_ROW), "activations": _PER_TENSOR}
+"""The one scheme of what is no matrix, by role."""
 
 
 def refusals(topology: Topology) -> Iterator[Diagnostic]:
@@ -84,15 +86,16 @@ def _head(rows: int, head: Head, at: Span | Place) -> Iterator[Diagnostic]:
 
 
 def _scheme(recipe: Recipe) -> Fault | None:
-    """Matrices take every scheme; a host table int8 by row, and activations none."""
+    """Matrices take every scheme; a host table int8 by row, and activations int8 by tensor."""
     schemes = tuple((one.name, one.arguments) for one in recipe.schemes if one.name != "none")
-    if not schemes or (recipe.role in HOST_ROLES and schemes == HOST_TABLE):
+    if not schemes or schemes == LOWERED.get(recipe.role):
         return None
     name = " + ".join(name for name, _ in schemes)
     if recipe.role in HOST_ROLES:
         return "scheme", f"scheme `{name}` of a host table is not lowered yet", recipe.span
     if recipe.role == "activations":
-        return "scheme", f"scheme `{name}` of activations is not lowered yet", recipe.span
+        words = "a scale of activations that is not the whole tensor's is not lowered yet"
+        return "scheme", words, recipe.span
     if schemes[0][0] == "prune" and len(schemes) > 1 and schemes[1][0] != "palettize":
         return "scheme", f"scheme `{name}` is not lowered yet", recipe.span
     return None

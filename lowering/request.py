@@ -2,8 +2,9 @@
 
 from attrs import field, frozen
 
-from topoc.dsl.diagnostic import TopocError
+from topoc.dsl.diagnostic import Place, TopocError
 from topoc.dsl.model import Topology
+from topoc.dsl.source import Span
 from topoc.lowering import manifest
 from topoc.lowering.architecture import Architecture
 from topoc.lowering.calibration import check_use
@@ -11,9 +12,11 @@ from topoc.lowering.checkpoint.reader import Reader
 from topoc.lowering.checkpoint.weights import Weights
 from topoc.lowering.compress.cache import Cache
 from topoc.lowering.compress.misfits import Wanted, misfits
+from topoc.lowering.emissions import Emissions
 from topoc.lowering.ir import DType, Weight
+from topoc.lowering.lint.tensors import indivisible
 from topoc.lowering.plan import Plan
-from topoc.lowering.recipes import matrices
+from topoc.lowering.recipes import matrices, quantises_activations
 
 
 @frozen(kw_only=True)
@@ -31,28 +34,47 @@ class Request:
     revisit: str | None = None
     pad_groups: bool = False  # a ragged last group gets more rows, which are cut off behind
     cache: Cache | None = None  # of compressed weights; without one they are made anew
-    calibrate: str | None = None  # a text that says which inputs of projections are large
+    calibrate: str | None = None  # a text that says which inputs of projections are large, and how
     error_feedback: bool = False  # columns make up for the error of others, by that text
+    emissions: Emissions = field(factory=Emissions, eq=False, repr=False)  # those that rules saw
 
 
 def check_recipes(request: Request, laid: Plan, weights: Weights) -> None:
     """Refuse what does not fit the recipes, before anything is made.
 
-    Groups and blocks must divide their weight, and a text or error feedback change something.
+    Groups and blocks must divide their weight, and a text or error feedback change something. A
+    rule tells of the former at its line; who allows that is told by the compiler all the same.
     """
     recipes = [how for one in laid.packages for how in one.recipes.values()]
     text = request.calibrate is not None
-    check_use(recipes, text=text, feedback=request.error_feedback)
+    check_use(
+        recipes,
+        text=text,
+        feedback=request.error_feedback,
+        activations=_activations(request),
+    )
     wanted = {
         weight.key: Wanted(_named(weights, weight), weight.type.shape, package.recipes[weight.role])
         for package in laid.packages
         for weight in matrices(package.programs)
         if weight.role in package.recipes
     }
-    file = str(weights.reader.path)
-    found = tuple(misfits(wanted.values(), pad_groups=request.pad_groups, file=file))
+    file, padded = str(weights.reader.path), request.pad_groups
+    found = indivisible(file, request.topology, wanted, pad_groups=padded)
+    if {one.code for one in found} & {one.code for one in request.lint.allowed}:
+        found = ()
+    found = found or tuple(misfits(wanted.values(), pad_groups=padded, file=file))
     if found:
         raise TopocError(*found)
+
+
+def _activations(request: Request) -> Place | Span | None:
+    """Where the topology asks for quantised activations, if the build has them."""
+    topology = request.topology
+    if not quantises_activations(topology, request.precision):
+        return None
+    spans = {one.role: one.span for one in topology.recipes}
+    return spans["activations"] or topology.span or Place(topology.name)
 
 
 def _named(weights: Weights, weight: Weight) -> str:

@@ -1,19 +1,18 @@
-"""Where the constants of a package go: its weight file, each constant once."""
+"""The constants of a package on their way into its weight file, each once."""
 
-from collections.abc import Callable
-from math import prod
-from typing import Any
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
-from attrs import define, field
+from attrs import define
 
 from topoc.lowering.compress.parts import Compressed, Part
 from topoc.lowering.emit.mil.environment import Placed
-from topoc.lowering.ir import DType, Weight
+from topoc.lowering.emit.mil.records import Record
+from topoc.lowering.ir import Weight
 from topoc.lowering.package import BlobWriter
 from topoc.lowering.stored import Rounded
-
-NAMES = {DType.FP16: "float16", DType.FP32: "float32"}
 
 
 def _none(weight: Weight) -> Compressed:
@@ -22,23 +21,22 @@ def _none(weight: Weight) -> Compressed:
 
 
 @define
-class PackageSink:
-    """Writes each constant of a package once."""
+class Constants:
+    """The values of what a package places."""
 
     rounded: Rounded
-    blob: BlobWriter
     compressed: Callable[[Weight], Compressed] = _none
-    _offsets: dict[object, int] = field(factory=dict)
     _held: tuple[Weight, Compressed] | None = None  # the last one: its parts are asked for in turn
 
-    def weight(self, placed: Placed) -> int:
-        """The record of a checkpoint tensor or part; layouts of the same bytes share it."""
-        weight, repeats = placed.weight, 2 if placed.layout == "twice" else 1
-        key = (weight.key, weight.type.dtype, repeats, placed.recipe, placed.part)
-        if key not in self._offsets:
-            write = self._write if placed.recipe is None else self._write_part
-            self._offsets[key] = write(placed, repeats)
-        return self._offsets[key]
+    def write(self, records: Iterable[Record], path: Path) -> None:
+        """Write a weight file."""
+        with BlobWriter(path) as blob:
+            for one in records:
+                offset = blob.begin(one.dtype, one.bytes, one.count)
+                assert offset == one.offset, f"{one.content} is at {offset}"  # noqa: S101
+                self._append(one, blob.file, path)
+                written = blob.file.tell() - offset - BlobWriter.HEADER
+                assert written == one.bytes, f"{one.content} has {written} bytes"  # noqa: S101
 
     def values(self, placed: Placed) -> np.ndarray[Any, Any]:
         """The values of a constant of a few elements."""
@@ -47,26 +45,16 @@ class PackageSink:
         values = self.rounded.values(placed.weight).numpy()
         return np.tile(values, 2) if placed.layout == "twice" else values
 
-    def literal(self, value: np.ndarray[Any, Any]) -> int:
-        """The record of an array."""
-        offset = self.blob.begin(value.dtype.name, value.nbytes)
-        self.blob.file.write(np.ascontiguousarray(value).data)
-        return offset
-
-    def _write(self, placed: Placed, repeats: int) -> int:
-        weight = placed.weight
-        offset = self.blob.begin(NAMES[weight.type.dtype], repeats * weight.type.bytes)
-        for _ in range(repeats):
-            self.rounded.append_to(self.blob.file, self.blob.path, weight)
-        return offset
-
-    def _write_part(self, placed: Placed, _: int) -> int:
-        part = self._part(placed)
-        dtype = "float16" if part.dtype == "fp16" else part.dtype
-        offset = self.blob.begin(dtype, len(part.data), prod(part.shape))
-        self.blob.file.write(part.data.data)
-        self.rounded.told(len(part.data))
-        return offset
+    def _append(self, record: Record, file: BinaryIO, path: Path) -> None:
+        content = record.content
+        if not isinstance(content, Placed):
+            file.write(np.ascontiguousarray(content).data)
+        elif content.recipe is not None:
+            file.write(self._part(content).data.data)
+            self.rounded.told(record.bytes)
+        else:
+            for _ in range(record.bytes // content.weight.type.bytes):
+                self.rounded.append_to(file, path, content.weight)
 
     def _part(self, placed: Placed) -> Part:
         if self._held is None or self._held[0] != placed.weight:

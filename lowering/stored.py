@@ -85,6 +85,12 @@ class Rounded:
             self.written[weight.key, weight.type.dtype] = extent
         self.told(weight.type.bytes)
 
+    def stands(self, path: Path, weight: Weight) -> None:
+        """A file of this path is the values of a weight."""
+        if self._extent(weight) is None:
+            self.written[weight.key, weight.type.dtype] = Extent(path, 0, weight.type.bytes)
+            self.told(weight.type.bytes)
+
     def values(self, weight: Weight) -> torch.Tensor:
         """The values of a weight that is small enough to hold."""
         self.told(weight.type.bytes)

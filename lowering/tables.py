@@ -12,6 +12,7 @@ from topoc.lowering.features.storage import LEVELS, AngleFiles, RowFiles, angle_
 from topoc.lowering.ir import TensorType, Weight
 from topoc.lowering.manifest import PerLayer, RopeTable, Table
 from topoc.lowering.plan import Plan
+from topoc.lowering.reuse import Reuse
 from topoc.lowering.rope import angles
 from topoc.lowering.stored import Rounded
 
@@ -24,22 +25,19 @@ def table_bytes(plan: Plan, name: str) -> int:
     return prod(plan.table_shape(name)) * plan.dtype.bytes
 
 
-def write_table(plan: Plan, rounded: Rounded, directory: Path, name: str) -> Table:
+def write_table(
+    plan: Plan, rounded: Rounded, directory: Path, name: str, reuse: Reuse | None = None
+) -> Table:
     """The table `embed` or `ple_table` as it is stored.
 
-    Rows are streamed in blocks. Of a table that is longer than the vocabulary, the rows that no
-    token has are left out.
+    Rows are streamed in blocks, unless a compile before kept the files. Of a table that is longer
+    than the vocabulary, the rows that no token has are left out.
     """
     files = row_files(plan.topology, plan.dtype, name)
     rows, width = plan.table_shape(name)
     longer = rows < rounded.weights.spec(name).shape[0]
     weight = Weight(name, TensorType(plan.dtype, (rows, width)), first=0 if longer else None)
-    path = directory / files.path
-    if files.scales is not None:
-        _write_int8(rounded, weight, files, path, directory / files.scales)
-    else:
-        with path.open("w+b") as file:
-            rounded.append_to(file, path, weight)
+    _write_rows(rounded, weight, files, directory, reuse or Reuse(""))
     return Table(
         path=files.path,
         dtype=files.dtype,
@@ -60,6 +58,25 @@ def _multiplier(plan: Plan, name: str) -> float:
     return plan.architecture.embed_multiplier
 
 
+def _write_rows(
+    rounded: Rounded, weight: Weight, files: RowFiles, directory: Path, reuse: Reuse
+) -> None:
+    """Rows as they are, which packages may copy, or coded, with the files of their scales."""
+    path, decides = directory / files.path, (weight.key, weight.type.shape, files)
+    if files.scales is not None:
+        both = (path, directory / files.scales)
+        reuse.files(both, decides, lambda: _write_int8(rounded, weight, files, *both))
+        rounded.told(weight.type.bytes)
+        return
+
+    def write() -> None:
+        with path.open("w+b") as file:
+            rounded.append_to(file, path, weight)
+
+    reuse.files((path,), decides, write)
+    rounded.stands(path, weight)
+
+
 def _write_int8(
     rounded: Rounded, weight: Weight, files: RowFiles, path: Path, scales: Path
 ) -> None:
@@ -72,14 +89,13 @@ def _write_int8(
             codes, scale = coded(block)
             file.write(codes.numpy().data)
             scale_file.write(scale.numpy().data)
-    rounded.told(weight.type.bytes)
 
 
 def _coded_by_step(block: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Each row divided by its greatest |value| / 127 and rounded; a row of zeros has scale one."""
-    peaks = block.abs().amax(1, keepdim=True)
+    peaks = _peaks(block)
     scale = (peaks / LEVELS).masked_fill(peaks == 0, 1.0)
-    return (block / scale).round().char(), scale
+    return (block / scale).round_().char(), scale
 
 
 def _coded_by_peak(block: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -88,9 +104,14 @@ def _coded_by_peak(block: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     Where fp16 has zero for it, the least that it has above: codes of such a row are small, and
     nothing is divided by zero.
     """
-    scale = block.abs().amax(1, keepdim=True).half().clamp(min=LEAST_FP16)
-    codes = (block * LEVELS / scale.float()).round().clamp(-LEVELS, LEVELS)
+    scale = _peaks(block).half().clamp(min=LEAST_FP16)
+    codes = (block * LEVELS).div_(scale.float()).round_().clamp_(-LEVELS, LEVELS)
     return codes.char(), scale
+
+
+def _peaks(block: torch.Tensor) -> torch.Tensor:
+    """The greatest |value| of each row: (rows, 1)."""
+    return torch.maximum(block.amax(1, keepdim=True), -block.amin(1, keepdim=True))
 
 
 def per_layer_bytes(plan: Plan) -> int:

@@ -18,6 +18,7 @@ TOKENIZER = "tokenizer.json"
 SETTINGS = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
 LONGEST_CHARACTER = 4  # bytes, and so tokens
+SHOWN = 24  # characters of a text that has no tokens
 UNFINISHED = "\ufffd"  # what an incomplete character decodes to
 
 
@@ -64,10 +65,22 @@ class Tokenizer:
 
     backend: Any = field(repr=False)  # tokenizers.Tokenizer, which has no types
     chat_template: str | None = field(default=None, repr=False)
+    file: str = TOKENIZER  # how people know it
 
     def encode(self, text: str, *, bos: bool = True) -> list[int]:
-        """Token ids, after the token that starts a sequence where the model wants one."""
-        ids: list[int] = self.backend.encode(text, add_special_tokens=bos).ids
+        """Token ids, after the token that starts a sequence where the model wants one.
+
+        Raises TopocError for a text that the vocabulary has no tokens for.
+        """
+        try:
+            ids: list[int] = self.backend.encode(text, add_special_tokens=bos).ids
+        except Exception as problem:  # noqa: BLE001 - the library raises no narrower class
+            shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+            found = f"the tokenizer has no tokens for {shown!r}: {str(problem).rstrip('.')[:60]}"
+            way = "give its vocabulary a token for what is unknown, and name that as `unk_token`"
+            raise TopocError(
+                error("tokenizer.no-token", found, Place(self.file), help=way)
+            ) from None
         return ids
 
     def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
@@ -127,7 +140,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     except Exception as problem:  # noqa: BLE001 - the library raises no narrower class
         found = f"the tokenizer does not load: {str(problem).rstrip('.')[:60]}"
         raise TopocError(error("tokenizer.unreadable", found, Place(str(file)))) from None
-    return Tokenizer(backend, _template(directory))
+    return Tokenizer(backend, _template(directory), str(file))
 
 
 def _template(directory: Path) -> str | None:

@@ -7,6 +7,7 @@ from shipped import TOPOLOGIES
 from topoc.dsl.load import Loader
 from topoc.dsl.resolve import Given
 from topoc.lowering.cost.fit import fit
+from topoc.lowering.cost.picked import picked
 from topoc.lowering.cost.rows import rows
 
 FOLDER = TOPOLOGIES / "measured"
@@ -14,15 +15,7 @@ PHONE = "iPhone 17 Pro"
 HELD_OUT = "e4b_swa4_padded"
 FITTED = sorted(one for one in FOLDER.glob("*.topo") if one.stem != HELD_OUT)
 
-# One row a different chunk program, and the three that were measured in another build: the rows of
-# the first fit that was made of these figures.
-FOURTEEN = {
-    ("swa4_padded", "2026-04-24"): "chunk1 chunk2 chunk3 chunk4",
-    ("swa4_8k_padded", "2026-04-13"): "chunk1 chunk2 chunk3 chunk4",
-    ("threeway_padded", "2026-04-24"): "chunk2_3way:12.2 chunk3_3way",
-    ("topology_i_padded", "2026-04-24"): "chunk1 chunk2",
-    ("merged2_padded", "2026-04-17"): "chunk12 chunk34",
-}
+FOURTEEN = FOLDER / "fourteen.rows"
 
 
 @cache
@@ -46,17 +39,5 @@ def held_out():
 
 
 def fourteen():
-    """The fourteen rows, as rows without whole calls."""
-    found = rows(measured(), PHONE)
-    kept = []
-    for (topology, date), chunks in FOURTEEN.items():
-        for said in chunks.split():
-            name, _, ms = said.partition(":")
-            alike = [
-                one
-                for one in found.rows
-                if (one.topology, one.date, one.chunk) == (topology, date, name)
-                and (not ms or one.ms == float(ms))
-            ]
-            kept.append(alike[0])
-    return kept
+    """The rows of the first fit that was made of these figures."""
+    return picked(rows(measured(), PHONE), FOURTEEN)

@@ -79,6 +79,17 @@ def _split(**how):
     return IMAGE, lambda mb, x: mb.split(x=x, axis=1, **how)
 
 
+def _codes(mb, x, **how):
+    """Eight bits leave a package as floats."""
+    return mb.cast(x=mb.quantize(input=x, **how), dtype="fp32")
+
+
+def _back(mb, x, scale, **how):
+    codes = mb.quantize(input=x, scale=scale, output_dtype="int8", **how)
+    return mb.dequantize(input=codes, scale=scale, **how)
+
+
+STEPS = {"scale": np.float32([0.01, 0.5, 0.007])}
 ARRAYS: dict[str, np.ndarray] = {}
 OPS = {
     **{name: _binary(name) for name in ("add", "sub", "mul", "maximum", "minimum", "real_div")},
@@ -102,6 +113,18 @@ OPS = {
     "gelu_exact": _unary("gelu", mode="EXACT"),
     "gelu_sigmoid": _unary("gelu", mode="SIGMOID_APPROXIMATION"),
     "clip": _unary("clip", alpha=-0.5, beta=0.25),
+    "quantize": (A, lambda mb, x: _codes(mb, x, scale=np.float32(0.01), output_dtype="int8")),
+    "quantize_axis": (
+        A,
+        lambda mb, x: _codes(
+            mb, x, **STEPS, axis=1, zero_point=np.uint8([100, 3, 0]), output_dtype="uint8"
+        ),
+    ),
+    "dequantize": (A, lambda mb, x: _back(mb, x, np.float32(0.01), zero_point=np.int8(-5))),
+    "dequantize_axis": (
+        A,
+        lambda mb, x: _back(mb, x, **STEPS, axis=-2, zero_point=np.int8([9, -3, 0])),
+    ),
     "cast_int32": (A, lambda mb, x: mb.cast(x=mb.mul(x=x, y=3.0), dtype="int32")),
     "select": (
         AB,

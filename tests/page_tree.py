@@ -85,13 +85,21 @@ def numbers(page):
     """The numbers that a page holds of its report: path → what stands there."""
     found = {}
     for one in page.all(data_key=...):
-        steps, above = [one["data-key"]], one.parent
+        steps, below, above = [one["data-key"]], one, one.parent
         while above is not None:
+            if "data-rows" in above.attributes:
+                steps.append(f"{above['data-rows']}/{above.children.index(below)}")
             steps.append(above.attributes.get("data-path"))
-            above = above.parent
+            below, above = above, above.parent
         if any(step is not None for step in steps[1:]):
             found.setdefault("/".join(filter(None, reversed(steps))), []).append(one)
     return found
+
+
+def value(one):
+    """The exact numbers of such an element: what it says, or more digits than it shows."""
+    given = [one.attributes.get(name) for name in ("value", "data-value")]
+    return next((word for word in given if word is not None), one.text.replace("×", " "))
 
 
 def told(report, path=""):

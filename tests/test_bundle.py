@@ -253,6 +253,7 @@ DISAGREEMENTS = {
         at("decode", "mask", fill=0.0),
         at("decode", "mask", fill=1e4),
         at("decode", "mask", fill=-1e39),
+        at("decode", "mask", dtype="fp16", fill=-65505.0),
         at("decode", "mask", keys="cache+call"),
         at("prefill", "mask", keys="cache"),
         lambda raw: raw["model"].update(context=CONTEXT + 1),

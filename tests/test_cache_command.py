@@ -8,10 +8,11 @@ import torch
 from click.testing import CliRunner
 
 from topoc.dsl.cli import main
-from topoc.lowering.compress.cache import Cache, folder, key
+from topoc.lowering.compress.cache import Cache, key
 from topoc.lowering.compress.compress import compress
 from topoc.lowering.compress.recipe import Linear, Palettize
 from topoc.lowering.compress.source import Held, content
+from topoc.lowering.kept import folder
 
 FOUR, EIGHT = Palettize(4, 16), Linear(8, "channel")
 KEPT = (("layers.0.q", FOUR), ("layers.1.q", FOUR), ("embed", EIGHT))
@@ -55,10 +56,10 @@ def kilobytes(*files):
 def test_weights_are_told_by_recipe(files):
     first, *rest = told()
 
-    assert first == f"{folder()}: 3 weights, {kilobytes(*files)}"
+    assert first == f"{folder()}: 3 entries, {kilobytes(*files)}"
     assert rest == [
-        f"  {EIGHT}: 1 weight, {kilobytes(files[2])}",
-        f"  {FOUR}: 2 weights, {kilobytes(*files[:2])}",
+        f"  {EIGHT}: 1 entry, {kilobytes(files[2])}",
+        f"  {FOUR}: 2 entries, {kilobytes(*files[:2])}",
     ]
 
 
@@ -76,16 +77,16 @@ def test_what_was_used_longest_ago_is_removed(files):
     left = files[2].stat().st_size
     first, second, *rest = told("--prune", f"{left / 1e9:.9f}")
 
-    assert first.startswith("removed 2 weights, ")
-    assert second == f"{folder()}: 1 weight, {kilobytes(files[2])}"
-    assert rest == [f"  {EIGHT}: 1 weight, {kilobytes(files[2])}"]
+    assert first.startswith("removed 2 entries, ")
+    assert second == f"{folder()}: 1 entry, {kilobytes(files[2])}"
+    assert rest == [f"  {EIGHT}: 1 entry, {kilobytes(files[2])}"]
     assert [one.exists() for one in files] == [False, False, True]
-    assert told("--prune", "0")[1] == f"{folder()}: 0 weights, 0 B"
+    assert told("--prune", "0")[1] == f"{folder()}: 0 entries, 0 B"
     assert not files[2].exists()
 
 
 def test_more_room_than_is_used_removes_nothing(files):
-    assert told("--prune", "1e6")[0] == "removed 0 weights, 0 B"
+    assert told("--prune", "1e6")[0] == "removed 0 entries, 0 B"
     assert all(one.exists() for one in files)
 
 
@@ -100,8 +101,8 @@ def test_a_damaged_weight_is_told(files):
 def test_nothing_is_kept_where_nothing_was_compiled(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nowhere"))
 
-    assert told("--long") == [f"{folder()}: 0 weights, 0 B"]
-    assert told("--prune", "1") == ["removed 0 weights, 0 B", f"{folder()}: 0 weights, 0 B"]
+    assert told("--long") == [f"{folder()}: 0 entries, 0 B"]
+    assert told("--prune", "1") == ["removed 0 entries, 0 B", f"{folder()}: 0 entries, 0 B"]
     assert not folder().exists()
 
 

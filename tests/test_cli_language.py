@@ -53,6 +53,30 @@ def test_a_file_that_can_not_be_read_is_status_2_and_the_others_are_still_linted
     assert "tap.unknown" in result.stdout
 
 
+def test_what_is_no_file_is_refused_by_name_and_never_waited_for(topoc_, tmp_path):
+    os.mkfifo("pipe.topo")
+    (tmp_path / "folder").mkdir()
+    for name, words in {
+        "pipe.topo": "`pipe.topo` is no file but a pipe or a device",
+        "/dev/zero": "`/dev/zero` is no file but a pipe or a device",
+        "folder": "`folder` is a folder, and a topology is a file",
+    }.items():
+        for command in ("lint", "fmt", "show", "plan"):
+            result = topoc_(command, name)
+            assert result.exit_code == 2
+            assert words in result.output
+            assert "= help: name a file" in result.output
+
+
+def test_a_config_that_is_a_pipe_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("gemma3.json")
+    Path("t.topo").write_text(gemma3())
+    result = CliRunner().invoke(main, ["lint", "t.topo"])
+    assert result.exit_code in {1, 2}
+    assert "the config is no file" in result.output
+
+
 def test_lint_as_json_is_one_document(topoc_):
     result = topoc_("lint", "-", "--format", "json", stdin=gemma3("tap L90"))
     assert [one["code"] for one in json.loads(result.stdout)["findings"]] == ["tap.unknown"]

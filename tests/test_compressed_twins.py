@@ -26,12 +26,14 @@ from twins import (
 )
 
 from topoc.dsl.diagnostic import TopocError
+from topoc.dsl.source import Span
 from topoc.lowering.bundle.reader import open_bundle
 from topoc.lowering.compiler import compile_bundle
 from topoc.lowering.compress.cache import Cache
 from topoc.lowering.compress.compress import compress
 from topoc.lowering.compress.recipe import Palettize
 from topoc.lowering.compress.source import Held
+from topoc.lowering.manifest import Allowed, Lint
 from topoc.lowering.parity.proof import named, prove
 from topoc.lowering.parity.shipped import shipped
 
@@ -210,8 +212,15 @@ def test_groups_that_do_not_divide_are_padded_when_asked(shelf, checkpoint_of):
     twin = TWINS["merged2"]
     checkpoint = checkpoint_of(twin, {"vocabulary": 131})
 
-    with pytest.raises(TopocError, match=r"quant\.ragged-group.*k_proj"):
+    with pytest.raises(TopocError) as raised:
         shelf.bundle(twin, checkpoint.folder, "ragged", int4())
+    found = raised.value.findings
+    assert {one.code for one in found} == {"quant.indivisible-group"}
+    assert any("k_proj" in one.message for one in found)
+    assert all(isinstance(one.at.at, Span) for one in found)  # the text's, not the checkpoint's
+    known = Lint(allowed=(Allowed(code="quant.indivisible-group", reason="tried"),))
+    with pytest.raises(TopocError, match=r"quant\.ragged-group.*k_proj"):
+        shelf.bundle(twin, checkpoint.folder, "ragged", int4(), lint=known)
     assert not (shelf.folder / "ragged").exists()
     bundle = shelf.bundle(twin, checkpoint.folder, "ragged", int4(), pad_groups=True)
     left = Left.of(checkpoint.folder, pad_groups=True)

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,8 @@ from topoc.dsl.lint.placement import SEEN, TOLD, table
 from topoc.lowering.lint.compute_plan import SCHEMA, compare, read_plan
 
 ROOT = Path(__file__).parent.parent
-PACKAGE = ROOT / "examples" / "conformance" / "bundle" / "second.mlpackage"
+TINY = ROOT / "examples" / "conformance" / "tiny.topo"
+PACKAGE = TINY.parent / "bundle" / "second.mlpackage"
 TEXT = """
 main(x: fp16[1,64,1,4], ids: int32[1]) {
   w: fp16[64,64,1,1] = constexpr_lut_to_dense(indices=uint4[64,64,1,1], lut=fp16[1,1,1,1,16,1])
@@ -29,7 +31,8 @@ main(x: fp16[1,64,1,4], ids: int32[1]) {
   h: fp16[1,64,1,4] = exp(x=g)
   i: fp16[1,1,1,1,4] = reshape(x=h, shape=[1, 1, 1, 1, 4])
   j: fp16[1,1,1,1,1] = matmul(x=i, y=i, transpose_y=true)
-  return j
+  k: fp16[1,1,1,1,1,1] = exp(x=j)
+  return k
 }
 """
 
@@ -42,6 +45,7 @@ def test_each_op_is_expected_where_the_rules_saw_its_like():
         ("cast", "cpu"): 2,
         ("exp", "cpu"): 1,
         ("exp", "ane"): 1,
+        ("exp", "unknown"): 1,  # of six axes
         ("cumsum", "cpu"): 1,
         ("erf", "unknown"): 1,
         ("reshape", "ane"): 1,
@@ -82,8 +86,8 @@ def test_a_plan_is_compared_op_by_op_and_dialects_and_constants_don_t_count(tmp_
         ("exp", "cpu", "gpu", "d"),
         ("exp", "ane", "cpu", "h"),
     ]
-    # `w_lut` and `elsewhere` are no values of ours; c, e, g, i and j are not in the plan
-    assert found.unmatched == 7
+    # `w_lut` and `elsewhere` are no values of ours; c, e, g, i, j and k are not in the plan
+    assert found.unmatched == 8
 
 
 @pytest.mark.parametrize(
@@ -124,10 +128,56 @@ def test_the_command_lists_ops_and_compares(tmp_path):
     assert "decode/l1_q" in out
 
 
-def test_a_plan_that_is_not_there_is_an_answer_and_no_traceback(tmp_path):
-    status, out = topoc("lint", PACKAGE, "--ops", "--plan", tmp_path / "none.json")
+@pytest.mark.parametrize("file", [PACKAGE, TINY])
+def test_a_plan_that_is_not_there_is_an_answer_and_no_traceback(tmp_path, file):
+    status, out = topoc("lint", file, "--plan", tmp_path / "none.json")
     assert status == 2
     assert "compute-plan.missing" in out
+
+
+def test_the_command_lists_the_ops_of_a_topology_s_programs(tmp_path):
+    plan = written(tmp_path, {"decode": [op("ios18.conv", "l1_q", "gpu")]})
+    status, out = topoc("lint", TINY, "--plan", plan)
+    assert status == 0
+    listed, package = (topoc("lint", one, "--ops")[1] for one in (TINY, PACKAGE))
+    table = package.partition("may place ops otherwise")[2].partition("1 file")[0]
+    assert table.count("\n  ") > 10
+    assert table.strip() in listed  # the same programs, before and after they are written
+    assert "first.mlpackage: predicted" in listed
+    assert "0 of 1 predictions agree" in out
+
+
+def test_a_topology_with_errors_has_no_programs_to_list(tmp_path):
+    path = tmp_path / "wrong.topo"
+    path.write_text(TINY.read_text().replace("context", "contxt", 1))
+    status, out = topoc("lint", path, "--ops")
+    assert status == 1
+    assert "its operations are not listed, since the text has errors" in out
+
+
+def test_the_packages_of_a_folder_that_can_be_read_are_listed(tmp_path):
+    shutil.copytree(PACKAGE, tmp_path / "good.mlpackage")
+    (tmp_path / "bad.mlpackage").mkdir()
+    status, out = topoc("lint", tmp_path, "--ops")
+    assert status == 1
+    assert out.count("bundle.unreadable-package") == 1
+    assert "good.mlpackage: predicted" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((PACKAGE, "--ops", "--format", "json"), "leave out --format"),
+        ((PACKAGE, "--prompt", "x"), "add it"),
+        ((PACKAGE, "--prompt-ids", "1"), "add it"),
+        ((PACKAGE, "--ranges"), "second.mlpackage' is none"),
+        ((TINY, "--ranges"), "tiny.topo' is none"),
+    ],
+)
+def test_options_that_would_say_nothing_are_refused(arguments, told):
+    status, out = topoc("lint", *arguments)
+    assert status == 2
+    assert told in out
 
 
 def test_what_the_exporter_writes_is_what_is_read(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from jsonschema import Draft202012Validator
-from measured_rows import FITTED, FOLDER, HELD_OUT, fitted, measured
+from measured_rows import FITTED, FOLDER, FOURTEEN, HELD_OUT, fitted, measured
 from shipped import layout
 from tiny_config import deep, tiny
 from topo_text import known
@@ -21,7 +21,6 @@ from topoc.lowering.cli.schema import as_text
 from topoc.lowering.cost.features import features
 from topoc.lowering.cost.predict import change
 from topoc.lowering.cost.profile import dumps, read, shipped
-from topoc.lowering.split.space import cuts_of
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT / "tests" / "golden" / "split"
@@ -77,6 +76,7 @@ def codes(result):
 ROWS = sorted(FOLDER.glob("*.topo"))
 CASES = {
     "calibrate": ["--calibrate", *ROWS, "--held-out", FOLDER / f"{HELD_OUT}.topo"],
+    "calibrate_fourteen": ["--calibrate", *ROWS, "--rows", FOURTEEN],
     "e2b": [BASE, "--chunks", "1-4", "--top", "6", "--explain"],
     "e2b_two_to_three": [BASE, "--chunks", "2-3", "--top", "3", "--objective", "bytes"],
     "e2b_pareto": [BASE, "--pareto", "time,memory"],
@@ -110,15 +110,29 @@ def test_three_to_two_says_that_the_data_do_not_resolve_it(topoc_):
     assert "the interval holds zero, and the data do not resolve it" in told
 
 
-def test_the_page_holds_its_command_and_what_that_prints(monkeypatch):
-    """As a shell runs it in a fresh checkout, with nothing of the tests."""
-    page = (ROOT / "docs" / "cost.md").read_text("utf-8")
-    (line,) = [line for line in page.splitlines() if line.startswith("topoc split --calibrate top")]
+def printed_by(page, more, monkeypatch):
+    """What a command of the page prints: as a shell runs it in a fresh checkout."""
+    given = f"topoc split --calibrate topologies/measured/*.topo {more}"
+    (line,) = [line for line in page.splitlines() if line.startswith(given)]
     monkeypatch.chdir(ROOT)
-    words = [
-        one for word in line.split()[1:] for one in sorted(map(str, Path().glob(word))) or [word]
-    ]
-    printed = invoke(*words).stdout
+    return invoke(
+        *[one for word in line.split()[1:] for one in sorted(map(str, Path().glob(word))) or [word]]
+    ).stdout
+
+
+def test_the_page_holds_the_command_of_fourteen_rows_and_its_errors(monkeypatch):
+    page = (ROOT / "docs" / "cost.md").read_text("utf-8")
+    printed = printed_by(page, "--rows", monkeypatch)
+    assert printed == (GOLDEN / "calibrate_fourteen.expect").read_text("utf-8")
+    head = printed.split("\n\n")[0]
+    assert "fit RMSE " in head
+    assert "leave-one-chunk-out " in head
+    assert f"```\n{head}\n```" in page
+
+
+def test_the_page_holds_its_command_and_what_that_prints(monkeypatch):
+    page = (ROOT / "docs" / "cost.md").read_text("utf-8")
+    printed = printed_by(page, "--held-out", monkeypatch)
     assert printed == (GOLDEN / "calibrate.expect").read_text("utf-8")
     for block in printed.rstrip().split("\n\n"):
         assert block in page
@@ -201,6 +215,15 @@ def test_where_nothing_fits_it_says_so_and_why(topoc_):
     assert "chunks break `layers per chunk <= 20`" in result.stdout
 
 
+def test_a_budget_of_whole_splits_is_told_as_what_refused_them(topoc_):
+    result = topoc_("split", BASE, "-D", "C=4096", "--chunks", "3", "--explain", status=1)
+    (line,) = [line for line in result.stdout.splitlines() if "kv io per step <= 70 MB" in line]
+    least = float(line.rpartition("the least of any is ")[2].removesuffix(" MB"))
+    assert least > 70
+    told = topoc_("split", BASE, "--chunks", "3", "--explain", "--top", "1").stdout
+    assert "splits that break `kv io per step <= 70 MB`; the least of any is" in told
+
+
 def test_milliseconds_of_another_chip_are_asked_for(tiny_):
     tiny_()
     Path("t.topo").write_text(Path("t.topo").read_text().replace("a19", "a17"))
@@ -225,6 +248,13 @@ def test_milliseconds_of_another_chip_are_asked_for(tiny_):
         (["nowhere.topo"], "no shipped topology is called"),
         (["--calibrate", "t.topo"], "no figures in `measured` blocks"),
         (["--calibrate", "t.topo", "--device", "X"], "no figures of `X`"),
+        (["--calibrate", "t.topo", "--top", "2"], "--top is about splits, and --calibrate fits"),
+        (["--calibrate", "t.topo", "--format", "json"], "--format is about splits"),
+        (["--calibrate", "t.topo", "-D", "C=1"], "-D is about splits"),
+        (["t.topo", "--held-out", "t.topo"], "--held-out is about a fit: add --calibrate"),
+        (["t.topo", "-o", "costs.json"], "-o is about a fit: add --calibrate"),
+        (["t.topo", "--pareto", "time,bytes", "--top", "3"], "none beats by both: leave out --top"),
+        (["t.topo", "--chunks", "5-9"], "`t` has 4 layers, which make 4 chunks at most"),
     ],
 )
 def test_what_can_not_be_done_is_said(arguments, words, tiny_):
@@ -323,16 +353,6 @@ def test_what_has_no_file_of_its_own_is_not_extended(topoc_, tmp_path):
     result = topoc_("split", path, "--emit", tmp_path / "out", status=2)
     assert codes(result) == ["split.no-base"]
     assert not (tmp_path / "out").exists()
-
-
-def test_an_emitted_split_compiles_and_computes_what_its_source_does(tiny_):
-    tiny_(head="logits")
-    invoke("split", "t.topo", "--chunks", "3", "--top", "1", "--emit", ".")
-    (made,) = Path().glob("t_*.topo")
-    assert cuts_of(load(made)[0].chunks) != cuts_of(load("t.topo")[0].chunks)
-    for path, folder in (("t.topo", "a"), (made, "b")):
-        invoke("compile", path, "--weights", "random:0", "-o", folder)
-    assert invoke("verify", "a", "b").exit_code == 0
 
 
 # Costs of one's own.

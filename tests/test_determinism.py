@@ -467,15 +467,15 @@ def children(process):
     ]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_workers_hold_the_lock_and_end_with_their_compile(place, builds):
-    """Else they would write into the next compile's folder."""
+def begun(place):
+    """A compile by two workers, and the workers, once both hold the lock."""
     code = "from topoc.dsl.cli import main; main()"
     arguments = ["compile", "tiny.topo", "--weights", "random:1", "-o", str(place), "--jobs", "2"]
     parent = subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     lock = place.with_name(f".{place.name}.topoc-lock")
     workers, end = [], time.monotonic() + 60
@@ -483,13 +483,53 @@ def test_workers_hold_the_lock_and_end_with_their_compile(place, builds):
         time.sleep(0.05)
         workers = [one for one in children(parent.pid) if holds(one, lock)]
     assert len(workers) == 2
+    return parent, workers
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_workers_hold_the_lock_and_end_with_their_compile(place, builds):
+    """Else they would write into the next compile's folder."""
+    parent, workers = begun(place)
     parent.kill()
-    parent.wait()
+    parent.communicate()
+    end = time.monotonic() + 60
     while any(map(alive, workers)) and time.monotonic() < end:
         time.sleep(0.02)
     assert not any(map(alive, workers))
     assert stands(place, builds) == "old"
     assert compiled(place) == 0
+    assert leftovers(place) == []
+
+
+INTERRUPTED = "interrupted; what stood before still stands\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_compile_that_is_told_to_end_takes_its_workers_along(place, builds):
+    parent, workers = begun(place)
+    parent.terminate()
+    assert INTERRUPTED in parent.communicate()[1]  # a worker that was just born may say a word
+    assert parent.returncode == 2
+    assert not any(map(alive, workers))
+    assert stands(place, builds) == "old"
+    assert leftovers(place) == []
+
+
+SEALED = """
+import os, signal, sys
+from topoc.lowering.bundle.writer import BundleWriter
+BundleWriter.seal = lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+from topoc.dsl.cli import main
+main()
+"""
+
+
+def test_a_compile_that_is_told_to_end_clears_away_what_it_began(place, builds):
+    """SIGTERM comes when all of the new bundle is written but its manifest."""
+    command = [sys.executable, "-c", SEALED, "compile", NEW[0], "--weights", "random:1"]
+    done = subprocess.run([*command, "-o", place], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.endswith(INTERRUPTED)) == (2, True), done.stderr
+    assert stands(place, builds) == "old"
     assert leftovers(place) == []
 
 
@@ -525,3 +565,20 @@ def test_what_a_worker_finds_is_told(checkpoint, tmp_path, monkeypatch):
     lost.set_exception(BrokenProcessPool("it was killed"))
     with pytest.raises(TopocError, match=r"bundle\.worker-lost"):
         packages._result(lost, "first")
+
+
+def test_workers_end_with_what_went_wrong(tmp_path):
+    """A compile that ends early waits for none of them: their work would be thrown away."""
+    from concurrent.futures.process import BrokenProcessPool
+    from types import SimpleNamespace
+
+    from topoc.lowering.bundle.worker import Lock
+    from topoc.lowering.packages import PackageWriter
+
+    lock = Lock(os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT))
+    compile_ = SimpleNamespace(jobs=1, writer=SimpleNamespace(lock=lock))
+    with pytest.raises(KeyboardInterrupt), PackageWriter._pool(compile_, 1, None) as pool:
+        task = pool.submit(time.sleep, 20)
+        raise KeyboardInterrupt
+    os.close(lock.handle)
+    assert task.cancelled() or isinstance(task.exception(), BrokenProcessPool)

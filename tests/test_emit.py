@@ -94,6 +94,7 @@ def records(path):
 def as_coremltools_would(programs, drawn, folder, dtype, monkeypatch):
     """The same MIL program with real arrays, through coremltools' exporters and native writer."""
     from topoc.lowering.emit.mil import emit, environment, module
+    from topoc.lowering.emit.mil.exporter import Export
     from topoc.lowering.emit.mil.toolkit import toolkit
 
     kit = toolkit()
@@ -109,19 +110,20 @@ def as_coremltools_would(programs, drawn, folder, dtype, monkeypatch):
             var._sym_val.val = values.reshape(shape)  # what mb.const keeps
             return var
 
-    def export(program, _placeholders, _sink):
-        return kit.load.load(
+    def export(program, _placeholders):
+        model = kit.load.load(
             program,
             str(folder),
             specification_version=kit.specification,
             convert_from="milinternal",
             convert_to="mlprogram",
         )
+        return Export(model, None, [])
 
     monkeypatch.setattr(module, "Environment", WithArrays)
     monkeypatch.setattr(module, "export", export)
     folder.mkdir()
-    model = emit(programs, sink=None, metadata={"made": "by a test"}, dtype=dtype)
+    model = emit(programs, dtype=dtype).serialised(None, {"made": "by a test"})
     return model, (folder / "weight.bin").read_bytes()
 
 

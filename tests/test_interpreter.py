@@ -97,7 +97,25 @@ def numpied(function):
     return lambda i, _: torch.from_numpy(np.asarray(function(*(one.numpy() for one in i.values()))))
 
 
+def codes(scale, zero, low, high):
+    scale, zero = (np.float32(one).reshape(-1, 1) for one in (scale, zero))
+    return lambda i, _: torch.from_numpy(
+        np.clip(np.rint(i["x"].numpy() / scale) + zero, low, high).astype(np.float32)
+    )
+
+
+def back(scale, zero):
+    made = codes(scale, zero, -128, 127)
+    scale, zero = (torch.tensor(one).reshape(-1, 1) for one in (scale, zero))
+    return lambda i, a: (made(i, a) - zero) * scale
+
+
+STEPS = [0.01, 0.5, 0.007]
 REFERENCES = {
+    "quantize": codes(0.01, 0, -128, 127),
+    "quantize_axis": codes(STEPS, [100, 3, 0], 0, 255),
+    "dequantize": back(0.01, -5),
+    "dequantize_axis": back(STEPS, [9, -3, 0]),
     "add": numpied(np.add),
     "sub": numpied(np.subtract),
     "mul": numpied(np.multiply),
@@ -686,10 +704,11 @@ def test_missing_weights_are_refused(broken):
         (lambda text: text.replace("com.apple.CoreML/weights", "../../elsewhere"), "outside"),
         (
             lambda text: text.replace("com.apple.CoreML/model.mlmodel", "gone.mlmodel"),
-            "cannot be read",
+            "`gone.mlmodel` is not there",
         ),
         (lambda text: text.replace("rootModelIdentifier", "root"), "does not tell where"),
-        (lambda text: text[:-5], "does not tell where"),
+        (lambda text: text[:-5], "is no JSON"),
+        (lambda _text: "[" * 9999, "is no JSON"),
         (lambda _text: "[]", "does not tell where"),
     ],
 )
@@ -698,6 +717,7 @@ def test_a_manifest_that_leads_astray_is_refused(broken, manifest, words):
     (found,) = findings(lambda: Package(path))
     assert found.code == "bundle.unreadable-package"
     assert words in found.message
+    assert found.help
 
 
 def test_a_link_out_of_the_package_is_refused(broken, tmp_path):
@@ -710,7 +730,7 @@ def test_a_link_out_of_the_package_is_refused(broken, tmp_path):
 
 def test_what_is_no_package_is_refused(tmp_path, broken):
     (found,) = findings(lambda: Package(tmp_path))
-    assert "FileNotFoundError" in found.message
+    assert found.message == "`Manifest.json` is not there"
     path = broken("fp16/conv.mlpackage")
     (path / "Data/com.apple.CoreML/model.mlmodel").write_bytes(b"\xff" * 50)
     assert findings(lambda: Package(path))[0].message == "the model is not a Core ML protobuf"

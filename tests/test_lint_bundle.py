@@ -372,7 +372,7 @@ def test_options_of_topologies_do_not_reach_into_bundles(path):
 def test_a_folder_without_a_manifest_is_no_bundle(tmp_path):
     status, findings = listed(tmp_path)
     assert status == 2
-    assert "directory" in findings[0]["message"]
+    assert "is a folder, and a topology is a file" in findings[0]["message"]
 
 
 def test_a_topology_is_linted_without_what_bundles_need():

@@ -76,6 +76,7 @@ def test_rules_are_chosen_by_code_or_family_and_judged_for_a_target(lint, option
         (["--ignore", "sate"], "did you mean `state`"),
         (["--target", "ane ios81"], "'ios81' is no unit, system or chip"),
         (["--target", "a91"], "did you mean"),
+        (["--target", ""], "a target is a unit, a system, a chip"),
         (["--fail-on", "hint"], "note"),
     ],
 )
@@ -131,8 +132,8 @@ def test_what_was_not_chosen_is_not_missed(lint):
 
 def test_programs_that_can_not_be_built_are_missed_with_the_reason(lint, tmp_path):
     assert "programs, and the text has errors" in lint("--mil").stdout
-    more = 'context 2048\n allow state.update because "x"\n quantize { activations: int8 }'
-    allowed = STATES.replace("context 2048", f'{more}\n allow quant.activations because "x"')
+    more = 'context 2048\n allow state.update because "x"\n quantize { embed: palettize(bits = 4) }'
+    allowed = STATES.replace("context 2048", more)
     (tmp_path / "states.topo").write_text(allowed)
     assert re.search(r"want programs, and .* is not lowered yet", lint("--mil").stdout)
 

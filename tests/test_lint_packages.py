@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from shipped import SHIPPING
 
 from topoc.dsl.diagnostic import Severity, TopocError
 from topoc.dsl.lint.engine import Options, Subjects, examine
-from topoc.dsl.lint.rules import MIL, rule
+from topoc.dsl.lint.rules import MIL, TOPOLOGY, rule
 from topoc.dsl.lint.subject import Mil
 from topoc.dsl.lint.weights import expanded_bytes
 from topoc.dsl.model import Target
@@ -121,6 +122,30 @@ def test_what_is_compiled_or_no_model_at_all_is_refused(tmp_path):
         reported(tmp_path / "a.mlmodel")
 
 
+@pytest.mark.parametrize(
+    ("make", "name", "words"),
+    [
+        (None, "a.mlpackage", "`a.mlpackage` is not there"),
+        (None, "a.mlmodel", "`a.mlmodel` is not there"),
+        (None, "a.mlmodelc", "`a.mlmodelc` is not there"),
+        (Path.touch, "a.mlpackage", "`a.mlpackage` is no folder, as a package is"),
+        (Path.mkdir, "a.mlpackage", "`Manifest.json` is not there"),
+        (Path.mkdir, "a.mlmodel", "`a.mlmodel` is no file"),
+        (os.mkfifo, "a.mlmodel", "`a.mlmodel` is no file"),  # and is not waited for
+    ],
+)
+def test_what_is_not_there_or_no_package_is_told_without_words_of_python(
+    tmp_path, make, name, words
+):
+    if make is not None:
+        make(tmp_path / name)
+    with pytest.raises(TopocError) as raised:
+        reported(tmp_path / name)
+    (found,) = raised.value.findings
+    assert (found.code, found.message) == ("bundle.unreadable-package", words)
+    assert found.help
+
+
 def test_no_weight_is_read(corpus, tmp_path):
     path = shutil.copytree(corpus / "decoder_palettised.mlpackage", tmp_path / "p.mlpackage")
     shutil.rmtree(path / "Data" / "com.apple.CoreML" / "weights")
@@ -204,27 +229,34 @@ def test_rules_of_placement_are_silent_for_the_gpu(corpus):
     assert report.findings == ()
 
 
-def shipped(name):
+def topology_of(name):
     from topoc.dsl.load import load
 
     topology, _ = load(name)
     return topology
 
 
-@pytest.mark.parametrize("name", ["gemma3_270m", "gemma3_270m_1chunk", "gemma3_270m_6bit"])
+def test_the_shipping_topologies_are_known():
+    assert {"e4b_threeway", "stateful3", "stateless4", "swa4", "swa4_8k", "threeway"} <= {*SHIPPING}
+    assert {topology_of(name).status for name in SHIPPING} == {"shipping"}
+
+
+@pytest.mark.parametrize(
+    "name", [*SHIPPING, "gemma3_270m", "gemma3_270m_1chunk", "gemma3_270m_6bit"]
+)
 def test_what_we_ship_gets_notes_at_most_and_each_at_its_line(name):
-    report = of_programs(shipped(name), Options())
-    assert report.ran >= set(MIL)
+    report = of_programs(topology_of(name), Options())
+    assert report.ran >= {*TOPOLOGY, *MIL}
     assert report.findings
     for one in report.findings:
-        assert one.severity is Severity.NOTE
+        assert one.severity is Severity.NOTE, (one.code, one.message)
         assert one.at.at.source.name.endswith(".topo")
     codes = [one.code for one in report.findings]
     assert codes.count("op.argmax-tail") == 1  # said of the text, and not of its programs again
 
 
 def test_findings_of_programs_point_at_the_part_that_asks_for_them():
-    report = of_programs(shipped("gemma3_270m"), Options(select=("numeric.subnormal-eps",)))
+    report = of_programs(topology_of("gemma3_270m"), Options(select=("numeric.subnormal-eps",)))
     assert [one.at.at.text for one in report.findings] == ["L0-5", "L6-11", "L12-17"]
     assert report.findings[0].related[0].at.part == "decode/l0_input_normed_normal"
 

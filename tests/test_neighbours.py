@@ -1,5 +1,7 @@
 """What was given up under one name is recognised under another."""
 
+import os
+
 import pytest
 from shipped import FILES, TOPOLOGIES, layout
 from topo_text import table
@@ -38,6 +40,22 @@ def test_another_name_does_not_hide_a_verdict(near):
     assert finding.message == "`mine` builds the programs of `merged1`, which is rejected"
     assert "35 layers in one graph: Must re-compile the E5 bundle" in finding.related[0].words
     assert "a compiler for which 35 such layers are not too many" in finding.help
+
+
+def test_a_copy_of_a_shipped_verdict_is_told_of_once(near, tmp_path, monkeypatch):
+    monkeypatch.setattr(topoc.dsl.neighbours, "_shipped", lambda: TOPOLOGIES)
+    assert (tmp_path / "merged1.topo").is_file()
+    (finding,) = near(f"topology mine extends swa4 {{\n {MERGED}\n}}\n")
+    assert "`merged1`" in finding.message
+    text = (tmp_path / "merged1.topo").read_text("utf-8")
+    (tmp_path / "other.topo").write_text(text.replace("merged1", "other"), "utf-8")
+    told = {one.message for one in near(f"topology mine extends swa4 {{\n {MERGED}\n}}\n")}
+    assert len(told) == 2  # another name is another verdict
+
+
+def test_a_pipe_beside_a_file_is_not_waited_for(near, tmp_path):
+    os.mkfifo(tmp_path / "pipe.topo")
+    assert len(near(f"topology mine extends swa4 {{\n {MERGED}\n}}\n")) == 1
 
 
 def test_the_file_that_declares_it_gets_a_note():

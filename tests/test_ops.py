@@ -46,6 +46,7 @@ from topoc.lowering.ops.heads import (
 )
 from topoc.lowering.ops.linear import Embed, Linear
 from topoc.lowering.ops.norm import RmsNorm, UnitRmsNorm
+from topoc.lowering.ops.quantize import QuantizeDequantize
 from topoc.lowering.text import parse, show
 from topoc.lowering.verify import verify
 
@@ -194,6 +195,7 @@ CASES = [
     Scale(value("x", 1, 8, 1, 3), 640**0.5),
     Scale(value("x", 1, 8, 1, 1), 0.125),
     *(norm(1, 12, 1, tokens) for tokens in (1, 3)),
+    *(QuantizeDequantize(value("x", 1, 12, 1, 3), scale) for scale in (2.0**-7, 0.5, 3.0)),
     norm(1, 4, 6, 3, axis=2),
     norm(1, 1, 16, 1, axis=2, eps=0.0),
     norm(1, 5, 1, 2, eps=0.3),

@@ -9,18 +9,16 @@ from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-import attrs
-import layer_tables
 import pytest
 from click.testing import CliRunner
-from page_tree import numbers, told, tree
+from page_tree import numbers, told, tree, value
 from shipped import TOPOLOGIES, layout
-from tiny_config import tiny
+from tiny_config import ninety_six, tiny
 from topo_text import known
 
 import topoc.dsl.resolve
 from topoc.dsl.cli import main
-from topoc.dsl.load import Loader
+from topoc.dsl.load import Loader, load
 from topoc.dsl.resolve import Given
 from topoc.lowering.cli.page.draw import draw
 from topoc.lowering.cli.page.gather import Gatherer
@@ -110,10 +108,10 @@ def assert_has_every_number(page, report):
     found = numbers(page)
     wanted = dict(told(report))
     assert len(wanted) > 100
-    for path, value in wanted.items():
+    for path, number in wanted.items():
         for one in found[path]:
-            given = [float(word) for word in one.attributes.get("value", one.text).split()]
-            assert given == (value if isinstance(value, list) else [value]), path
+            given = [float(word) for word in value(one).split()]
+            assert given == (number if isinstance(number, list) else [number]), path
             assert one.text, path
     assert set(found) <= set(wanted)
 
@@ -322,66 +320,22 @@ def test_a_page_needs_and_may_reach_nothing_else(topoc_, plain):
         assert not re.search(r"https?:|url\(|@import|fetch\(|XMLHttp", text)
 
 
-def deep(_path, layers=96, owners=30):
-    """A model like Gemma 4 with 96 layers, two thirds of which read the KV of two."""
-    base = layer_tables.gemma4()
-    sliding, full = base.layers[0], base.layers[4]
-    made = tuple(
-        attrs.evolve(
-            full if at % 5 == 4 else sliding,
-            donor=None if at < owners else owners - 1 if at % 5 == 4 else owners - 2,
-        )
-        for at in range(layers)
-    )
-    return attrs.evolve(base, layers=made)
-
-
-DEEP = """topology deep {{
-  doc "Ninety-six layers."
-  model "deep/config.json"
-  target ane ios18 a19
-  context 8192
-  kv {{
-    L30-95 sliding: share L28
-    L30-95 full: share L29
-    sliding: write shift, row padded
-    full: write blend
-  }}
-  {chunks}
-  functions decode, verify(tokens = 3), prefill(tokens = 64)
-}}
-"""
-
-
-def test_ninety_six_layers_fit_into_300_kilobytes(monkeypatch, tmp_path):
-    monkeypatch.setattr(topoc.dsl.resolve, "_reader", lambda: deep)
-    chunks = [f"chunk chunk{at} = L{8 * at}-{8 * at + 7}" for at in range(12)]
-    chunks[-1] += " + norm + head(argmax)"
-    path = tmp_path / "deep.topo"
-    path.write_text(DEEP.format(chunks="\n  ".join(chunks)))
-    text = invoke("plan", path, "--html", "-", status=1).stdout
-    page = tree(text)
+def test_ninety_six_layers_and_their_programs_fit_into_300_kilobytes(tmp_path):
+    path = ninety_six(tmp_path)
+    text = invoke("plan", path, "--html", "-").stdout
+    page, report = tree(text), json.loads(invoke("plan", path, "--format", "json").stdout)
+    assert_shows(page, load(path)[0], ["decode"], "p0")
     assert len(list(page.all("g", data_layer=...))) == 96
-    assert len(list(page.all("g", data_donor=...))) == 66
-    assert len(text.encode()) < 220_000  # what programs add comes on top
-
-
-def test_a_planned_model_of_ninety_six_layers_fits_into_300_kilobytes(monkeypatch, tmp_path):
-    from tiny_config import kinds, write
-
-    write(tmp_path / "deep", num_hidden_layers=96, layer_types=kinds(96, period=6))
-    chunks = "\n".join(f"  chunk chunk{at} = L{12 * at}-{12 * at + 11}" for at in range(8))
-    (tmp_path / "deep.topo").write_text(
-        'topology deep {\n  model "deep/config.json"\n  target ane ios18 a19\n  context 4096\n'
-        f"{chunks} + norm + head(argmax)\n"
-        "  functions decode, prefill(tokens = 64), prefill(tokens = 256)\n}\n"
-    )
-    text = invoke("plan", tmp_path / "deep.topo", "--html", "-").stdout
-    assert_has_every_number(
-        tree(text),
-        json.loads(invoke("plan", tmp_path / "deep.topo", "--format", "json").stdout),
-    )
+    assert len(list(page.all("g", data_donor=...))) == 64
+    assert sum(len(one["functions"]) for one in report["chunks"]) == 36
+    assert_has_every_number(page, report)
     assert len(text.encode()) < 300_000
+
+
+@pytest.mark.parametrize("name", ["gemma3_270m", "merged2", "swa4"])
+def test_pages_of_shipped_layouts_are_small(name):
+    page = CliRunner().invoke(main, ["plan", str(layout(name)), "--html", "-"])
+    assert 50_000 < len(page.stdout.encode()) < 150_000
 
 
 def test_files_are_written_where_they_are_asked_for(tiny_):
@@ -392,6 +346,22 @@ def test_files_are_written_where_they_are_asked_for(tiny_):
     refused = CliRunner().invoke(main, ["plan", "t.topo", "--html", "nowhere/a.html"])
     assert refused.exit_code == 2
     assert "system.refused" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("plan", SHIPPED, "--html", "a.html"),
+        ("plan", SHIPPED, "--svg", "a.svg"),
+        ("diff", SHIPPED, SHIPPED, "--html", "a.html"),
+    ],
+)
+def test_a_page_has_no_format(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, [*map(str, command), "--format", "json"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--format is of what is printed, and a page comes in its place" in result.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_picture_alone_is_svg_that_names_its_parts(plain):

@@ -12,12 +12,13 @@ import subprocess
 
 import pytest
 from click.testing import CliRunner
+from page_tree import tree
 from shipped import layout
-from test_page import MEASURED, SHIPPED
-from topo_text import known
+from test_page import MEASURED, SHIPPED, assert_has_every_number, assert_shows
+from tiny_config import ninety_six
 
-import topoc.dsl.resolve
 from topoc.dsl.cli import main
+from topoc.dsl.load import load
 
 pytestmark = pytest.mark.xdist_group("browser")  # one start for all of them
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
@@ -94,6 +95,7 @@ function use(frame) {
   layer.querySelector("text").dispatchEvent(
     new frame.contentWindow.MouseEvent("mouseover", {bubbles: true}));
   told.hover = [layer.dataset.row, said()];
+  told.dom = root.outerHTML;
   return told;
 }
 addEventListener("load", () => {
@@ -116,13 +118,15 @@ def page(*arguments):
 
 
 @pytest.fixture(scope="module")
-def pages():
+def plans(tmp_path_factory):
+    """What the pages of plans are of: the arguments, by name."""
+    return {**PLANS, "deep": (ninety_six(tmp_path_factory.mktemp("deep")),)}
+
+
+@pytest.fixture(scope="module")
+def pages(plans):
     """Every page, by its name."""
-    with pytest.MonkeyPatch.context() as patch:
-        made = {"gemma3_270m": page("plan", *PLANS["gemma3_270m"])}
-        patch.setattr(topoc.dsl.resolve, "_reader", lambda: known)
-        made |= {name: page("plan", *of) for name, of in PLANS.items() if name not in made}
-        return made | {"diff": page("diff", *DIFF)}
+    return {name: page("plan", *of) for name, of in plans.items()} | {"diff": page("diff", *DIFF)}
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +156,7 @@ def seen(pages, tmp_path_factory):
     return json.loads(html.unescape(told[1]))
 
 
-FRAMES = [f"{name}-{width}" for name in (*PLANS, "diff") for width in WIDTHS]
+FRAMES = [f"{name}-{width}" for name in (*PLANS, "deep", "diff") for width in WIDTHS]
 
 
 @pytest.mark.parametrize("frame", FRAMES)
@@ -189,7 +193,18 @@ def test_pointing_tells_the_numbers_and_the_line(seen, frame):
     assert re.search(r"\.topo:\d+ chunk chunk", said)
 
 
+@pytest.mark.parametrize("name", ["gemma3_270m", "swa4", "merged2", "deep"])
+def test_every_layer_arrow_and_number_of_the_plan_is_in_the_dom(seen, plans, name):
+    arguments = list(map(str, plans[name]))
+    report = json.loads(CliRunner().invoke(main, ["plan", *arguments, "--format", "json"]).stdout)
+    dom = tree(seen[f"{name}-1280"]["dom"])
+    assert_has_every_number(dom, report)
+    topology, _ = load(arguments[0])
+    assert_shows(dom, topology, [report["calls"][0]["name"]], "p0")
+
+
 def test_every_layer_and_arrow_is_shown(seen):
+    assert (seen["deep-360"]["layers"], seen["deep-360"]["arrows"]) == (96, 64)
     assert (seen["gemma3_270m-360"]["layers"], seen["gemma3_270m-360"]["arrows"]) == (18, 0)
     assert (seen["swa4-360"]["layers"], seen["swa4-360"]["arrows"]) == (35, 20)
     assert (seen["diff-1280"]["layers"], seen["diff-1280"]["arrows"]) == (70, 40)

@@ -19,11 +19,13 @@ from tiny_topology import (
 )
 
 from topoc.lowering import passes
+from topoc.lowering.activations import _program, pairs
 from topoc.lowering.build import build
 from topoc.lowering.ir import DType
 from topoc.lowering.passes import DEFAULT, Pass, pipeline, run
 from topoc.lowering.passes.fold_query_scale import FoldQueryScale
 from topoc.lowering.passes.lift_branches import LiftBranches
+from topoc.lowering.passes.quantize_activations import QuantizeActivations
 from topoc.lowering.passes.remove_dead_ops import RemoveDeadOps
 from topoc.lowering.passes.rescale_residual import RescaleResidual
 from topoc.lowering.rescale import Scales
@@ -34,10 +36,12 @@ GOLDEN = Path(__file__).parent / "golden" / "passes"
 CASES = {
     "fold_query_scale": FoldQueryScale(),
     "fold_query_scale_spares": FoldQueryScale(),
+    "quantize_activations": QuantizeActivations(asked=True),
     "rescale_residual": RescaleResidual((0.25, 0.125, 0.5)),
     "rescale_residual_no_norms": RescaleResidual((0.5, 0.5)),
     "rescale_residual_embeds": RescaleResidual((0.25, 0.25)),
     "rescale_residual_head": RescaleResidual((1.0, 0.5, 0.25)),
+    "rescale_residual_int8": RescaleResidual((0.25, 0.125)),
     "lift_branches": LiftBranches(((2.0, 8.0),)),
     "remove_dead_ops": RemoveDeadOps(),
 }
@@ -130,6 +134,28 @@ def test_a_rescaled_stream_computes_the_same(layout, scales, tmp_path):
     for changed in (lambda one: one, without_post_norms):
         for chain in built(tmp_path, changed=changed, **LAYOUTS[layout]):
             alike(*both(chain, RescaleResidual(SCALES[scales])), 1e-6)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_rescaled_stream_goes_through_the_same_steps(layout, tmp_path):
+    for chain in built(tmp_path, changed=without_post_norms, **LAYOUTS[layout]):
+        through = [QuantizeActivations(asked=True).run(program) for program in chain]
+        if through == chain:  # it has no projection
+            continue
+        finer = [_with_scale(program, 2.0**-6) for program in through]
+        alike(*both(finer, RescaleResidual(SCALES["everywhere"])), 1e-6)
+
+
+def _with_scale(program, scale):
+    """The program with the scales that a text might tell."""
+    roles = {role for role, *_ in pairs(program)}
+    return _program(program, dict.fromkeys(roles, scale))
+
+
+def test_nobody_asked_for_int8(tmp_path):
+    for chain in built(tmp_path):
+        for program in chain:
+            assert QuantizeActivations().run(program) is program
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -62,11 +62,11 @@ REFUSED = {
         ),
     ),
     "activations": (
-        {"body": "quantize { activations: int8(per = tensor) }"},
+        {"body": "quantize { activations: int8(per = channel) }"},
         (
             "scheme.not-lowered",
-            "scheme `int8` of activations is not lowered yet",
-            "activations: int8(per = tensor)",
+            "a scale of activations that is not the whole tensor's is not lowered yet",
+            "activations: int8(per = channel)",
         ),
     ),
     "a host table at four bits": (

@@ -178,6 +178,28 @@ def test_a_view_of_a_state_that_stays_inside_is_no_export():
     assert found(text(two, body, model="gemma4.json"), "state.exported-view") == [WARNING]
 
 
+# Attention.
+
+
+@pytest.mark.parametrize(
+    ("rule", "code", "position"),
+    [
+        ("sliding: sliding(window = 511)", "narrowed", 511),
+        ("sliding: sliding(window = 512)", None, 0),
+        ("sliding: sliding(window = 513)", "widened", 512),
+        ("sliding: full", "widened", 512),
+        ("full: windowed_full(window = 2047)", "narrowed", 2047),
+        ("full: windowed_full(window = 2048)", None, 0),
+        ("full: windowed_full(window = 4096)", None, 0),  # the context ends before
+    ],
+)
+def test_windows_that_are_not_the_checkpoint_s(rule, code, position):
+    topology, _ = resolved(text(TWO, f"attention {{ {rule} }}", model="gemma3.json"))
+    lossy = [one for one in lint(topology) if one.code.startswith("lossy.")]
+    assert [one.code for one in lossy] == ([f"lossy.{code}-attention"] if code else [])
+    assert all(f"from position {position} on" in one.at.words for one in lossy)
+
+
 # Heads and schemes.
 
 

@@ -1,6 +1,6 @@
 """Splits: the best ones, exactly, whatever the budgets and rules refuse."""
 
-from itertools import combinations, islice
+from itertools import combinations, islice, pairwise
 
 import pytest
 from attrs import evolve
@@ -15,6 +15,7 @@ from topoc.dsl.diagnostic import TopocError, error
 from topoc.dsl.lint.engine import lint
 from topoc.dsl.load import load
 from topoc.dsl.model import Allowance
+from topoc.dsl.words import amount
 from topoc.lowering.cost.features import features
 from topoc.lowering.cost.predict import attoseconds, chunk_time
 from topoc.lowering.split import judge
@@ -118,6 +119,7 @@ def ranked(found, order):
 @settings(max_examples=200)
 def test_the_best_are_those_of_brute_force(case, objective, top, least, most):
     topology, profile = case
+    least = min(least, len(topology.blocks))
     most = max(least, most)
     found = [
         one.cuts for one in best(prepare(topology, profile, least, most), objective, top).choices
@@ -168,6 +170,39 @@ def test_rules_that_nobody_knew_of_are_kept_to(case, objective, data):
         assert [one.cuts for one in found.choices] == wanted[:40]
         faulty = {run for run, said in found.judge.faulty.items() if said[0].code == "chunk.test"}
         assert faulty <= bad
+
+
+@given(cases())
+@settings(max_examples=60)
+def test_a_budget_of_whole_splits_is_told_with_the_least_of_any(case):
+    """As brute force has it, with the chunks that other budgets leave and no other bound."""
+    topology, profile = case
+    search = prepare(topology, profile, 1, 8)
+    told = {one.partition(" <")[0]: least for one, least in search.bounds}
+    count = len(topology.blocks)
+    every_ = [
+        (0, *inner, count)
+        for chunks in range(count)
+        for inner in combinations(range(1, count), chunks)
+    ]
+    sound = [c for c in every_ if all(search.space.graph.has_edge(*run) for run in pairwise(c))]
+    for measure, term in (("kv io per step", BYTES), ("ms per step", TIME)):
+        stated = [one for one in topology.budgets if one.measure == measure]
+        bounding = any(one.relation in {"<", "<="} for one in stated)
+        assert (measure in told) == bounding
+        if bounding and sound:
+            least = min(values(topology, profile, cuts)[term] for cuts in sound)
+            if term is TIME:
+                least = least / attoseconds(1) + profile.coefficients["host"]
+            assert told[measure] == amount(measure, float(f"{least:.4g}"))
+
+
+def test_more_chunks_than_layers_are_refused():
+    topology, _ = resolved(gemma3("functions decode"))
+    with pytest.raises(TopocError) as stopped:
+        prepare(topology, fitted().profile, 19, 20)
+    (finding,) = stopped.value.findings
+    assert (finding.code, "make 18 chunks at most" in finding.message) == ("value.range", True)
 
 
 def test_paths_come_in_order_and_all_of_them():

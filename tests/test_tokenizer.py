@@ -4,10 +4,13 @@ import json
 import os
 import random
 import time
+from pathlib import Path
 
 import pytest
 
 from topoc.dsl.diagnostic import TopocError
+from topoc.lowering.architecture import read
+from topoc.lowering.calibration import calibration_tokens
 from topoc.lowering.checkpoint.gguf import open_file
 from topoc.lowering.sentencepiece import merges
 from topoc.lowering.tokenizer import load_tokenizer, write_tokenizer
@@ -173,6 +176,32 @@ def test_no_tokenizer_is_said(tmp_path):
     (tmp_path / "tokenizer.json").write_text('{"model": 3}')
     with pytest.raises(TopocError, match=r"tokenizer\.unreadable"):
         load_tokenizer(tmp_path)
+
+
+def test_a_text_that_has_no_tokens_is_told(tmp_path):
+    """A vocabulary of words without one for the unknown."""
+    from tokenizers import Tokenizer, models
+
+    Tokenizer(models.WordLevel({"a": 0}, unk_token="?")).save(str(tmp_path / "tokenizer.json"))  # noqa: S106 - no password
+    made = load_tokenizer(tmp_path)
+    assert made.encode("a") == [0]
+    with pytest.raises(TopocError) as raised:
+        made.encode("a word that it lacks, and many more")
+    (found,) = raised.value.findings
+    assert found.code == "tokenizer.no-token"
+    assert "'a word that it lacks, an…'" in found.message
+    assert str(found.at.at) == str(tmp_path / "tokenizer.json")
+    assert "unk_token" in found.help
+
+
+def test_a_compile_tells_of_it_too(tmp_path):
+    """It measures ranges on a sentence."""
+    from tokenizers import Tokenizer, models
+
+    Tokenizer(models.WordLevel({"a": 0})).save(str(tmp_path / "tokenizer.json"))
+    config = Path(__file__).parents[1] / "examples" / "conformance" / "config.json"
+    with pytest.raises(TopocError, match=r"tokenizer\.no-token.*'The harbour town wakes"):
+        calibration_tokens(read(config), tmp_path)
 
 
 def texts():

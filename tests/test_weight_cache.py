@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from topoc.lowering import kept as keeping
 from topoc.lowering.compress import cache as caching
-from topoc.lowering.compress.cache import Cache, folder, key
+from topoc.lowering.compress.cache import Cache, key
 from topoc.lowering.compress.compress import compress
 from topoc.lowering.compress.importance import Importance
 from topoc.lowering.compress.recipe import Linear, Palettize, Prune
 from topoc.lowering.compress.source import Held, content
+from topoc.lowering.kept import folder
 
 HOW = Palettize(4, 16)
 
@@ -128,7 +130,7 @@ def test_an_entry_that_was_pruned_can_still_be_read_by_who_has_it(kept):
 
 def test_abandoned_files_are_removed_and_new_ones_left(kept):
     put(kept, 0)
-    for name, age in ((".a.part", 2 * caching.ABANDONED), (".b.part", 5)):
+    for name, age in ((".a.part", 2 * keeping.ABANDONED), (".b.part", 5)):
         (kept.root / name).write_bytes(b"x")
         os.utime(kept.root / name, (time.time() - age,) * 2)
     kept.prune(1 << 30)
@@ -136,13 +138,13 @@ def test_abandoned_files_are_removed_and_new_ones_left(kept):
 
 
 def test_a_full_disk_leaves_nothing_behind(kept, monkeypatch):
-    true = caching._write
+    true = keeping._write
 
     def full(*arguments):
         true(*arguments)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(caching, "_write", full)
+    monkeypatch.setattr(keeping, "_write", full)
     with pytest.raises(OSError, match="No space"):
         put(kept, 0)
     assert list(kept.root.iterdir()) == []

@@ -37,3 +37,21 @@ def tiny(folder):
 def deep(folder, layers=35):
     """As the 270M, with more layers."""
     return write(folder, num_hidden_layers=layers, layer_types=kinds(layers, period=6))
+
+
+def ninety_six(folder):
+    """A topology of 96 layers like those of Gemma 4 E2B, 64 of which read KV; 36 programs."""
+    config = json.loads((SHIPPED.parent / "gemma4-e2b.json").read_text("utf-8"))
+    config |= {"num_hidden_layers": 96, "num_kv_shared_layers": 64}
+    config["layer_types"] = [*kinds(95, period=5), "full_attention"]
+    (folder / "config.json").write_text(json.dumps(config))
+    chunks = [f"chunk chunk{at + 1} = L{8 * at}-{8 * at + 7}" for at in range(12)]
+    chunks[0], chunks[-1] = "chunk chunk1 = ple + L0-7", f"{chunks[-1]} + norm + head(argmax)"
+    path = folder / "deep.topo"
+    path.write_text(
+        'topology deep {\n  doc "Ninety-six layers."\n  model "config.json"\n'
+        "  target ane ios18 a19\n  context 8192\n  kv {\n    sliding: write shift\n"
+        "    full: write blend\n  }\n  " + "\n  ".join(chunks) + "\n"
+        "  functions decode, verify(tokens = 3), prefill(tokens = 64)\n}\n"
+    )
+    return path

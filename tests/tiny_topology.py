@@ -8,8 +8,8 @@ from tiny_checkpoint import tiny
 
 from topoc.dsl.load import load
 from topoc.lowering.interpret.reference import evaluate
-from topoc.lowering.package import BlobWriter, prepare, write_description
-from topoc.lowering.sink import PackageSink
+from topoc.lowering.package import prepare, write_description
+from topoc.lowering.sink import Constants
 from topoc.lowering.stored import Rounded
 
 torch.set_num_threads(1)
@@ -100,9 +100,9 @@ def write_package(programs, drawn, path, dtype, *, told=lambda _: None):
     """Emit programs as one package."""
     from topoc.lowering.emit.mil import emit
 
-    with BlobWriter(prepare(path)) as blob:
-        sink = PackageSink(Rounded(drawn, told), blob)
-        model = emit(programs, sink=sink, metadata={"made": "by a test"}, dtype=dtype)
+    emission, constants = emit(programs, dtype=dtype), Constants(Rounded(drawn, told))
+    model = emission.serialised(constants.values, {"made": "by a test"})
+    constants.write(emission.records, prepare(path))
     write_description(path, model)
     return path
 

@@ -2,8 +2,12 @@
 
 import atexit
 import gc
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
+from threading import current_thread, main_thread
 from typing import Any
 
 import click
@@ -61,7 +65,8 @@ class _Table(click.Group):
     def invoke(self, ctx: click.Context) -> Any:  # a command's own result
         """Run a command; what it could not do is shown, and its exit status is 2."""
         try:
-            return super().invoke(ctx)
+            with _ended_like_ctrl_c():
+                return super().invoke(ctx)
         except TopocError as failure:
             view.problems(failure.findings)
             ctx.exit(view.COULD_NOT_RUN)
@@ -81,6 +86,20 @@ class _Table(click.Group):
 def _spare_the_last_search() -> None:
     """The interpreter looks for garbage once more when it ends; let it find nothing to look at."""
     atexit.register(gc.freeze)
+
+
+@contextmanager
+def _ended_like_ctrl_c() -> Iterator[None]:
+    """SIGTERM too lets a command clear away what it has half written, unless it is dealt with."""
+    before = signal.getsignal(signal.SIGTERM)
+    if before is not signal.SIG_DFL or current_thread() is not main_thread():
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _refused(refusal: OSError) -> Diagnostic:

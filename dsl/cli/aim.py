@@ -36,6 +36,8 @@ class _Target(click.ParamType[Target]):
         if isinstance(value, Target):
             return value
         found = {"unit": "ane"}
+        if not str(value).split():
+            self.fail("a target is a unit, a system, a chip, or some of them", param, ctx)
         for word in str(value).split():
             place = _place(word)
             if place is None:

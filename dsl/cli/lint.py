@@ -11,7 +11,7 @@ from attrs import define, evolve, field, frozen
 
 from topoc.dsl.cli import aim, closing, options, view
 from topoc.dsl.diagnostic import Diagnostic, Severity, TopocError
-from topoc.dsl.lint.engine import Options, Report, Subjects, examine
+from topoc.dsl.lint.engine import Options, Report, Subjects, examine, worst
 from topoc.dsl.load import Loader, Look
 from topoc.dsl.model import Topology
 from topoc.dsl.render import count
@@ -40,6 +40,11 @@ class Asked:
     prompt_ids: str | None
     define: tuple[tuple[str, float], ...]
     model: Path | None
+
+    @property
+    def lists(self) -> bool:
+        """Whether operations are listed."""
+        return self.ops or self.plan is not None
 
     @property
     def options(self) -> Options:
@@ -82,9 +87,25 @@ class Asked:
 @options.model
 def command(**given: Any) -> None:  # as `Asked` names and types them
     """Check each FILE: topologies, Core ML packages, bundles; `-` reads standard input."""
-    run = _Run(Asked(**given))
+    asked = Asked(**given)
+    _check(asked)
+    run = _Run(asked)
     run.all()
     raise SystemExit(run.status())
+
+
+def _check(asked: Asked) -> None:
+    """Refuse options that would say nothing of what they are given with."""
+    if asked.lists and asked.style != "text":
+        message = "--ops and --plan list operations for people; leave out --format"
+        raise click.UsageError(message)
+    if not asked.ranges and (asked.prompt is not None or asked.prompt_ids is not None):
+        message = "a prompt is interpreted by --ranges alone; add it"
+        raise click.UsageError(message)
+    others = [one for one in asked.files if asked.ranges and not _is_bundle(one)]
+    if others:
+        message = f"--ranges interprets bundles, and {others[0]!r} is none"
+        raise click.UsageError(message)
 
 
 @define
@@ -96,9 +117,12 @@ class _Run:
     unread: list[Diagnostic] = field(factory=list)
     reports: list[Report] = field(factory=list)
     topologies: list[Topology] = field(factory=list)
+    listed: list[str] = field(factory=list)  # operations of programs and of packages
 
     def all(self) -> None:
         """Look at every file, and tell what was found."""
+        if self.asked.plan is not None:
+            _compiler().check_plan(self.asked.plan)
         loader = Loader(self._given(), look=self._look())
         for file in self.asked.files:
             try:
@@ -131,7 +155,27 @@ class _Run:
             self.reports.append(report)
             yield from report.findings
         else:
-            yield from self._texts(loader, file)
+            before = len(self.topologies)
+            found = list(self._texts(loader, file))
+            yield from found
+            if self.asked.lists:
+                self.listed += self._programs(file, found, self.topologies[before:])
+            return
+        if self.asked.lists:
+            self.listed += _compiler().ops_of(file, self.asked.plan)
+
+    def _programs(
+        self, file: str, found: list[Diagnostic], topologies: list[Topology]
+    ) -> Iterator[str]:
+        """The operations of the programs that a file's topologies become."""
+        if worst(found) is Severity.ERROR:
+            yield f"{file}: its operations are not listed, since the text has errors"
+            return
+        for topology in topologies:
+            try:
+                yield from _compiler().ops_of_programs(topology, self.asked.plan)
+            except TopocError as refused:
+                yield f"{topology.name}: its operations are not listed, since {_said(refused)}"
 
     def _texts(self, loader: Loader, file: str) -> Iterator[Diagnostic]:
         for loaded in loader.all(file):
@@ -160,9 +204,8 @@ class _Run:
 
     def _tell(self) -> None:
         view.report((*self.unread, *self.findings), self.asked.style)
-        if self.asked.ops or self.asked.plan:
-            for file in filter(_holds_packages, self.asked.files):
-                view.result(_compiler().ops_of(file, self.asked.plan))
+        if self.listed:
+            view.result("\n\n".join(self.listed))
         if self.asked.style == "text":
             many = len(self.asked.files)
             files = f"{many} file{'s' * (many > 1)}"
@@ -186,8 +229,12 @@ def _with_programs(subjects: Subjects, texts: Report, asked: Options) -> Report:
     try:
         found: Report = _compiler().of_programs(subjects.topology, asked)
     except TopocError as failure:
-        return closing.lacking(texts, "mil", f"programs, and {failure.findings[0].message}")
+        return closing.lacking(texts, "mil", f"programs, and {_said(failure)}")
     return evolve(found, findings=tuple(dict.fromkeys((*texts.findings, *found.findings))))
+
+
+def _said(failure: TopocError) -> str:
+    return failure.findings[0].message
 
 
 def _compiler() -> Any:  # a module that the language knows by name only

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 
 class _Definition(click.ParamType[tuple[str, float]]):
@@ -33,3 +34,16 @@ model = click.option(
     help="A config.json in place of the one that the topology names.",
 )
 topology = click.option("--topology", "name", help="Which topology of the file.")
+
+
+def stated(name: str) -> bool:
+    """Whether the parameter was given on the command line, and is no default."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is ParameterSource.COMMANDLINE
+
+
+def no_format_beside(page: str | None) -> None:
+    """Refuse `--format` where a page comes in place of the text that it is about."""
+    if page is not None and stated("style"):
+        message = "--format is of what is printed, and a page comes in its place: leave one out"
+        raise click.UsageError(message)

@@ -52,6 +52,11 @@ class Report(Plain):
     missed: tuple[tuple[str, str], ...] = ()  # a code, and the subject that was not there
 
 
+def unasked(_: Subjects) -> Report:
+    """The report of no rule, for who reads topologies and tells no findings of lint."""
+    return Report()
+
+
 def is_allowable(code: str) -> bool:
     """Whether a finding of this code may be accepted with a reason."""
     return code in CODES and not rule(code).coherence

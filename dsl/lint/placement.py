@@ -43,6 +43,7 @@ TOLD: dict[str, tuple[Unit, str]] = {
     "dequantize": ("unknown", "quant.activations: phones refuse the program"),
     "cast": ("unknown", "casts between fp16 and integers were seen on both"),
 }
+MOST_AXES = 5
 _SEEN_WHY = "seen there in compute plans"
 _UNSEEN = "op.off-list: no source saw it there"
 
@@ -68,20 +69,31 @@ class Row(Plain):
 
 def expected(function: Function, op: Op) -> Expected:
     """The unit that is expected to run an op, by what was seen of others like it."""
-    if any(FLEXIBLE in one.type.shape for one in op.outputs):
-        return Expected("cpu", "op.dynamic-shape")
-    dtypes = {one.type.dtype for one in op.outputs}
-    if op.kind == "cast":
-        dtypes |= {function.type_of(name).dtype for name in op.names}
-    if "fp32" in dtypes:
-        return Expected("cpu", "op.fp32-island: fp32 leaves the Neural Engine")
-    if op.kind == "matmul" and op.type.rank >= 5:
-        return Expected("cpu", "op.rank-5-matmul")
+    told = _by_types(function, op)
+    if told is not None:
+        return told
     if op.kind == "conv" and is_depthwise(function, op):
         return Expected("unknown", "op.depthwise-conv: seen on both")
     if op.kind in TOLD:
         return Expected(*TOLD[op.kind])
     return Expected("ane", _SEEN_WHY) if op.kind in SEEN else Expected("unknown", _UNSEEN)
+
+
+def _by_types(function: Function, op: Op) -> Expected | None:
+    """What shapes and element types say, for most kinds alike."""
+    shapes = [one.type.shape for one in op.outputs]
+    if any(FLEXIBLE in one for one in shapes):
+        return Expected("cpu", "op.dynamic-shape")
+    if any(len(one) > MOST_AXES for one in shapes):
+        return Expected("unknown", "op.rank-over-5: Core ML takes no such tensor")
+    dtypes = {one.type.dtype for one in op.outputs}
+    if op.kind == "cast":
+        dtypes |= {function.type_of(name).dtype for name in op.names}
+    if "fp32" in dtypes:
+        return Expected("cpu", "op.fp32-island: fp32 leaves the Neural Engine")
+    if op.kind == "matmul" and op.type.rank >= MOST_AXES:
+        return Expected("cpu", "op.rank-5-matmul")
+    return None
 
 
 def table(package: Package) -> Iterator[Row]:

@@ -49,12 +49,13 @@ class Finding(Plain):
 class Rule:
     """One thing that can be wrong. The docstring of a rule says why it matters.
 
-    A rule of coherence says what no bundle can do; its findings can't be allowed and it needs no
-    evidence. A rule of placement is about the Neural Engine: it cites what was seen there, and is
-    silent for other units. A rule overrides `_check`, `_check_mil` or `_check_checkpoint` for each
-    subject that it looks at, and is listed under the same subjects in `dsl/lint/rules/__init__.py`.
-    Its examples are its tests and stand in its docs page: topologies (`bad`, `good`), and programs
-    or checkpoints in a text form (`bad_mil`, `good_mil`, `bad_checkpoint`, `good_checkpoint`).
+    A rule of coherence says what no bundle can do; its findings can't be allowed, and its evidence
+    tells who met them. A rule of placement is about the Neural Engine: it cites what was seen
+    there, and is silent for other units. A rule overrides `_check`, `_check_mil` or
+    `_check_checkpoint` for each subject that it looks at, and is listed under the same subjects in
+    `dsl/lint/rules/__init__.py`. Its examples are its tests and stand in its docs page: topologies
+    (`bad`, `good`), and programs or checkpoints in a text form (`bad_mil`, `good_mil`,
+    `bad_checkpoint`, `good_checkpoint`).
     """
 
     code: ClassVar[str]

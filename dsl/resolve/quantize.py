@@ -43,6 +43,7 @@ _DEFAULTS: dict[str, tuple[tuple[str, int | str], ...]] = {
     "int8": (("per", "channel"),),
     "int4": (("block", 32),),
 }
+_PER = {**dict.fromkeys(TABLES, "row"), ACTIVATIONS: "tensor"}  # what shares a scale, by role
 _NONE = (Scheme(name="none"),)
 _ROWS = (Scheme(name="int8", arguments=(("per", "row"),)),)
 
@@ -92,8 +93,8 @@ def _apply(scope: Scope, board: Board, placed: Placed, known: tuple[Tensor, ...]
     if schemes is None or not _fits(scope, placed.rule, schemes, chosen):
         return
     for role, layer in chosen:
-        per_row = role in TABLES
-        board.set(placed, [(role, layer)], tuple(_full(one, per_row=per_row) for one in schemes))
+        full = tuple(_full(one, _PER.get(role)) for one in schemes)
+        board.set(placed, [(role, layer)], full)
 
 
 def _schemes(scope: Scope, rule: ast.Rule) -> tuple[Scheme, ...] | None:
@@ -139,11 +140,11 @@ def _leaves_some(scope: Scope, scheme: Scheme, call: ast.Call) -> bool:
     return False
 
 
-def _full(scheme: Scheme, *, per_row: bool) -> Scheme:
-    """A scheme with its defaults explicit; a host table is scaled by row."""
+def _full(scheme: Scheme, per: str | None) -> Scheme:
+    """A scheme with its defaults explicit, `per` among them where the role has its own."""
     defaults = dict(_DEFAULTS.get(scheme.name, ()))
-    if per_row and "per" in defaults:
-        defaults["per"] = "row"
+    if per is not None and "per" in defaults:
+        defaults["per"] = per
     order = [option.name for option in SCHEMES[scheme.name]]
     merged = {**defaults, **dict(scheme.arguments)}
     return Scheme(

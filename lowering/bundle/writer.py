@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -103,14 +103,19 @@ class BundleWriter:
             finally:
                 self._release()
 
-    def seal(self, manifest: Manifest) -> Manifest:
-        """List every file and package of `directory` in the manifest, and write it there."""
+    def seal(self, manifest: Manifest, known: Mapping[Path, str] | None = None) -> Manifest:
+        """List every file and package of `directory` in the manifest, and write it there.
+
+        Of some files the hash may be known.
+        """
         packages = {step.package for one in manifest.functions for step in one.steps}
         paths = {
             self._package_of(one, packages) or one.relative_to(self.directory).as_posix()
             for one in files_below(self.directory)
         }
-        digests = {path: tree_digest(self.directory / path) for path in paths - {MANIFEST}}
+        digests = {
+            path: tree_digest(self.directory / path, known or {}) for path in paths - {MANIFEST}
+        }
         files = tuple(File(path=p, bytes=n, sha256=h) for p, (n, h) in sorted(digests.items()))
         whole = evolve(manifest, files=files)
         (self.directory / MANIFEST).write_text(dumps(whole), encoding="utf-8", newline="\n")

@@ -5,7 +5,7 @@ from functools import lru_cache
 from hashlib import file_digest, sha256
 from pathlib import Path
 
-from topoc.lowering.checkpoint.random import Random
+from topoc.lowering.checkpoint.random import POOL, TILE, Random
 from topoc.lowering.checkpoint.reader import Reader
 
 
@@ -24,7 +24,7 @@ def digest(reader: Reader) -> str:
 
 
 def _seeded(reader: Random) -> Iterator[str]:
-    yield f"{reader.path}, gains off by {reader.offset}"
+    yield f"{reader.path}, gains off by {reader.offset}, {POOL} places of {TILE}"
     for entry in reader.entries.values():
         yield f"{entry.name} {entry.shape}"
 

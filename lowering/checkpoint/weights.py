@@ -9,7 +9,7 @@ from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.lowering.architecture import Architecture, TensorSpec
 from topoc.lowering.checkpoint.reader import Reader
 
-BLOCK = 32 << 20  # bytes of float32
+BLOCK = 4 << 20  # bytes of float32; larger ones leave the processor's caches, and the heap
 FP16_OVERFLOW = 65520.0  # from here on, rounding to fp16 gives infinity
 
 

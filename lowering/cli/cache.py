@@ -1,4 +1,4 @@
-"""`topoc cache`: what is kept of compressed weights, and how to be rid of it."""
+"""`topoc cache`: what compiles keep for others, and how to be rid of it."""
 
 from math import isfinite
 from time import gmtime, strftime
@@ -10,7 +10,7 @@ from topoc.dsl.cli import view
 from topoc.lowering.cli.size import size
 
 if TYPE_CHECKING:
-    from topoc.lowering.compress.cache import Entry
+    from topoc.lowering.kept import Entry
 
 GB = 1e9
 
@@ -31,9 +31,9 @@ def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float
     callback=_finite,
     help="Remove what was used longest ago until at most so many GB are left.",
 )
-@click.option("--long", "each", is_flag=True, help="One line for each weight.")
+@click.option("--long", "each", is_flag=True, help="One line for each entry.")
 def command(prune: float | None, *, each: bool) -> None:
-    """Tell what is kept of compressed weights, by recipe; they are made once for all builds."""
+    """Tell what compiles keep for others: compressed weights, host tables, measured values."""
     from topoc.lowering.compress.cache import Cache
 
     cache = Cache()
@@ -53,4 +53,6 @@ def command(prune: float | None, *, each: bool) -> None:
 
 def _told(entries: "list[Entry]") -> str:
     count = len(entries)
-    return f"{count} weight{'s' * (count != 1)}, {size(sum(one.bytes for one in entries))}"
+    return (
+        f"{count} {'entry' if count == 1 else 'entries'}, {size(sum(one.bytes for one in entries))}"
+    )

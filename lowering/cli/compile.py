@@ -16,6 +16,7 @@ from topoc.dsl.model import Topology
 from topoc.lowering.cli.size import size
 
 if TYPE_CHECKING:
+    from topoc.lowering.emissions import Emissions
     from topoc.lowering.manifest import Lint, Manifest
     from topoc.lowering.request import Request
 
@@ -78,7 +79,7 @@ def _reasoned(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
     "--calibrate",
     type=click.Path(path_type=Path),
     metavar="TEXTFILE",
-    help="Let errors count by what inputs this text causes.",
+    help="Let errors count by what inputs this text causes; scale activations by it.",
 )
 @click.option(
     "--error-feedback",
@@ -92,13 +93,16 @@ def command(file: str, **options: Any) -> None:  # as `Asked` names and types th
     """Compile FILE, or a shipped topology of that name, to a bundle."""
     from topoc.lowering.cli.progress import Lines
     from topoc.lowering.compiler import compile_bundle
+    from topoc.lowering.emissions import Emissions
 
     asked = Asked(file=file, **options)
     topology, found = _checked(asked)
     topology = _narrowed(topology, asked)
-    found += _check_programs(topology, asked)
+    emissions = Emissions()
+    found += _check_programs(topology, asked, emissions)
     directory = asked.output or Path(topology.name)
-    made = compile_bundle(_request(topology, asked, found), directory, Lines())
+    request = evolve(_request(topology, asked, found), emissions=emissions)
+    made = compile_bundle(request, directory, Lines())
     view.problems(_kept(_low_sqnr(topology, made, directory), asked))
     _tell(made, directory)
 
@@ -163,12 +167,14 @@ def _kept(findings: tuple[Diagnostic, ...], asked: Asked) -> tuple[Diagnostic, .
     return tuple(one for one in findings if not (one.code in accepted and is_allowable(one.code)))
 
 
-def _check_programs(topology: Topology, asked: Asked) -> tuple[Diagnostic, ...]:
+def _check_programs(
+    topology: Topology, asked: Asked, emissions: "Emissions"
+) -> tuple[Diagnostic, ...]:
     """What rules find in the programs, where it stops nothing; notes are for `lint --mil`."""
     from topoc.lowering.cli.lint import of_programs
 
     told = lint(topology)
-    found = of_programs(topology, Options()).findings
+    found = of_programs(topology, Options(), emissions).findings
     fresh = tuple(one for one in found if one not in told and one.severity > Severity.NOTE)
     kept = _kept(fresh, asked)
     view.problems(kept)

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attrs import evolve
+
 from topoc.dsl.cli import view
 from topoc.lowering.calibration import encoded, read_text, windows
 
@@ -54,6 +56,7 @@ def _before(bundle: "Bundle", weights: "Weights") -> Held:
 
 
 def _forms(bundle: "Bundle", held: Held, before: Held) -> "Iterator[Form]":
+    from topoc.lowering.parity.activations import activation_scales
     from topoc.lowering.parity.ladder import Form
     from topoc.lowering.parity.proof import coded_tables, named
 
@@ -61,7 +64,10 @@ def _forms(bundle: "Bundle", held: Held, before: Held) -> "Iterator[Form]":
     yield Form(name="fp16", rounded=True)
     if before:
         yield Form(name="plain", rounded=True, tables=tables, weights=named(config, before))
-    yield Form(name="as shipped", rounded=True, tables=tables, weights=named(config, held))
+    last = Form(name="as shipped", rounded=True, tables=tables, weights=named(config, held))
+    if scales := named(config, activation_scales(bundle)):
+        yield evolve(last, name="weights")
+    yield evolve(last, scales=scales)
 
 
 def _shown(rungs: "Iterator[Rung]") -> "Iterator[Rung]":

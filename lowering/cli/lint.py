@@ -10,12 +10,14 @@ from topoc.dsl.diagnostic import Diagnostic, Severity, TopocError
 from topoc.dsl.lint.checkpoint import Checkpoint, Stream
 from topoc.dsl.lint.engine import Options, Report, Subjects
 from topoc.dsl.lint.engine import examine as run
+from topoc.dsl.lint.mil import Package
 from topoc.dsl.lint.subject import Mil
 from topoc.dsl.model import Target, Topology
 from topoc.dsl.source import Span
 
 if TYPE_CHECKING:
     from topoc.lowering.bundle.bundle import Bundle
+    from topoc.lowering.emissions import Emissions
     from topoc.lowering.lint.programs import Emitted
 
 TEXT = "topology.topo"
@@ -132,7 +134,9 @@ def of_package(path: str, options: Options) -> Report:
     return evolve(report, findings=(*unread, *report.findings))
 
 
-def of_programs(topology: Topology, options: Options) -> Report:
+def of_programs(
+    topology: Topology, options: Options, emissions: "Emissions | None" = None
+) -> Report:
     """What the rules say of a topology and of the programs that it becomes.
 
     Findings point into the text. What a rule says of the text it does not say of its programs once
@@ -142,7 +146,7 @@ def of_programs(topology: Topology, options: Options) -> Report:
 
     if options.target is not None:
         topology = evolve(topology, target=options.target)
-    packages = emitted(topology)
+    packages = emitted(topology, emissions)
     subjects = Subjects(topology=topology, packages=tuple(one.subject for one in packages))
     report = run(subjects, options)
     return evolve(report, findings=tuple(_once(_pointed(packages, report.findings))))
@@ -171,17 +175,41 @@ def _once(findings: Iterator[Diagnostic]) -> Iterator[Diagnostic]:
             yield finding
 
 
-def ops_of(path: str, plan: Path | None) -> str:
-    """The ops of packages with the units that are expected to run them, and a plan beside them."""
-    from topoc.lowering.lint.compute_plan import compare, read_plan
+def check_plan(plan: Path) -> None:
+    """Raises TopocError for a compute plan that can't be read."""
+    from topoc.lowering.lint.compute_plan import read_plan
+
+    read_plan(plan)
+
+
+def ops_of(path: str, plan: Path | None) -> Iterator[str]:
+    """The ops of packages with the units that are expected to run them, and a plan beside them.
+
+    What can't be read is left out here: the findings tell of it.
+    """
     from topoc.lowering.lint.files import packages_in, read_package
+
+    for one in packages_in(Path(path)):
+        try:
+            package = read_package(one)
+        except TopocError:
+            continue
+        yield from _listed(package, plan)
+
+
+def ops_of_programs(topology: Topology, plan: Path | None) -> Iterator[str]:
+    """The same of the programs that a topology becomes; TopocError for what has no lowering."""
+    from topoc.lowering.lint.programs import emitted
+
+    for one in emitted(topology):
+        yield from _listed(one.subject.package, plan)
+
+
+def _listed(package: Package, plan: Path | None) -> Iterator[str]:
+    from topoc.lowering.lint.compute_plan import compare, read_plan
     from topoc.lowering.lint.text import comparison_text, ops_text
 
-    read = None if plan is None else read_plan(plan)
-    texts = []
-    for one in packages_in(Path(path)):
-        package = read_package(one)
-        texts.append(ops_text(package))
-        if read is not None:
-            texts.append(comparison_text(read, compare(package, read)))
-    return "\n\n".join(texts)
+    yield ops_text(package)
+    if plan is not None:
+        read = read_plan(plan)
+        yield comparison_text(read, compare(package, read))

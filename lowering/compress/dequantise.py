@@ -1,9 +1,11 @@
 """What a compressed weight means: its numbers, as Core ML's ops are defined to make them."""
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
-from topoc.lowering.compress.parts import Compressed
+from topoc.lowering.compress.parts import BITS, Compressed, Part
 from topoc.lowering.compress.source import spans
 
 Dense = NDArray[np.float16]
@@ -19,8 +21,8 @@ def rows(made: Compressed, start: int, stop: int) -> Dense:
     if "data" in made.parts:
         return _scaled(made, start, stop)
     if "indices" in made.parts:
-        indices = made.parts["indices"].rows(start, stop)
-        return _looked_up(indices, tables(made), start, made.parts["indices"].shape[0])
+        indices = made.parts["indices"]
+        return _looked_up(indices, tables(made), start, stop)
     return _filled(made, start, stop)
 
 
@@ -33,15 +35,38 @@ def tables(made: Compressed) -> Dense:
     return (entries * scales).astype(np.float16)
 
 
-def _looked_up(indices: NDArray[np.uint8], entries: Dense, start: int, height: int) -> Dense:
+def _looked_up(indices: Part, entries: Dense, start: int, stop: int) -> Dense:
+    """Each index in the table of its row: [stop - start, columns].
+
+    Where bytes hold whole indices of one row, a byte is looked up at once.
+    """
+    height, columns = indices.shape
+    per = 8 // BITS.get(indices.dtype, 8)  # indices in a byte
+    if per == 1 or 8 % BITS[indices.dtype] or columns % per:
+        return _entries(indices.rows(start, stop), entries, start, height)
+    each = columns // per
+    packed = indices.data[start * each : stop * each].reshape(-1, each)
+    shifts = BITS[indices.dtype] * np.arange(per)
+    places = np.arange(256)[:, None] >> shifts & (1 << BITS[indices.dtype]) - 1
+    found = np.empty(packed.shape, f"V{2 * per}")
+    for group, some in _groups(start, stop, height // len(entries)):
+        table = entries[group][places.reshape(-1)].view(found.dtype)
+        np.take(table, packed[some], out=found[some], mode="clip")
+    return found.view(np.float16)
+
+
+def _entries(indices: NDArray[np.uint8], entries: Dense, start: int, height: int) -> Dense:
     """Each index in the table of its row, of a tensor so high."""
-    each = height // len(entries)
     found = np.empty(indices.shape, np.float16)
-    group = (start + np.arange(len(indices))) // each
-    for one in np.unique(group):
-        some = group == one
-        found[some] = entries[one][indices[some]]
+    for group, some in _groups(start, start + len(indices), height // len(entries)):
+        np.take(entries[group], indices[some], out=found[some], mode="clip")
     return found
+
+
+def _groups(start: int, stop: int, each: int) -> Iterator[tuple[int, slice]]:
+    """The groups that some rows are of, and which of the rows are theirs."""
+    for group in range(start // each, -(-stop // each)):
+        yield group, slice(max(group * each - start, 0), (group + 1) * each - start)
 
 
 def _scaled(made: Compressed, start: int, stop: int) -> Dense:
@@ -61,7 +86,7 @@ def _filled(made: Compressed, start: int, stop: int) -> Dense:
         kept = made.parts["nonzero_data"].values(start * each, stop * each)
     else:
         indices = made.parts["indices_nonzero_data"].values(start * each, stop * each)
-        kept = _looked_up(indices.reshape(-1, each), tables(made), start, made.rows).reshape(-1)
+        kept = _entries(indices.reshape(-1, each), tables(made), start, made.rows).reshape(-1)
     found = np.zeros(mask.shape, np.float16)
     found[mask] = kept
     return found

@@ -79,9 +79,12 @@ def _spread(stream: Bytes, bits: int, per: int) -> Bytes:
     """Each `per` values moved apart into the bytes of one word."""
     word = np.dtype(f"<u{per}").type
     size = per * bits // 8
-    wide = np.zeros((len(stream) // size, per), np.uint8)
-    wide[:, :size] = stream.reshape(-1, size)
-    packed = wide.view(word)
+    if size == 1:
+        packed = stream.astype(word).reshape(-1, 1)
+    else:
+        wide = np.zeros((len(stream) // size, per), np.uint8)
+        wide[:, :size] = stream.reshape(-1, size)
+        packed = wide.view(word)
     mask = (1 << bits) - 1
     found = packed & word(mask)
     for k in range(1, per):

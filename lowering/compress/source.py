@@ -11,7 +11,7 @@ from attrs import field, frozen
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.lowering.compress.histogram import Codes
 
-BLOCK = 1 << 22  # weights that are read at once
+BLOCK = 1 << 20  # weights that are read at once; more leave the processor's caches, and the heap
 
 
 class Source(Protocol):

@@ -24,6 +24,12 @@ class Row(Plain):
     ms: float
 
 
+def name_of(row: Row) -> str:
+    """What a row is of, in words: topology, chunk, function unless it is decode, month and day."""
+    function = "" if row.function == "decode" else f" {row.function}"
+    return f"{row.topology} {row.chunk}{function} {row.date[5:]}"
+
+
 @frozen(kw_only=True, eq=False, repr=False)
 class Call(Plain):
     """A whole call's figure in ms, and the sum of its chunks' in the same block, if all stand."""

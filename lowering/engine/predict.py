@@ -21,11 +21,14 @@ from topoc.lowering.manifest import Step
 class InterpreterPredictor:
     """Interprets the saved packages, in fp32 or rounding to fp16 after each op.
 
+    With `fractions`, activations that go through int8 are clipped there and not rounded.
+
     A package is opened once, and a function of it becomes a machine when it is first called.
     """
 
     bundle: Bundle
     rounding: bool = False
+    fractions: bool = False
     _packages: dict[str, Package] = field(factory=dict, init=False, repr=False)
     _machines: dict[tuple[str, str], Machine] = field(factory=dict, init=False, repr=False)
 
@@ -45,7 +48,9 @@ class InterpreterPredictor:
             if step.package not in self._packages:
                 self._packages[step.package] = Package(self.bundle.path / step.package)
             package = self._packages[step.package]
-            self._machines[key] = Machine(package, step.function, rounding=self.rounding)
+            self._machines[key] = Machine(
+                package, step.function, rounding=self.rounding, fractions=self.fractions
+            )
         return self._machines[key]
 
     def run(

@@ -16,9 +16,10 @@ FILE_HEADER = struct.Struct("<II56x")
 RECORD = struct.Struct("<IIQQQ32x")
 
 
-def unreadable(place: Place, message: str) -> TopocError:
+def unreadable(place: Place, message: str, way: str = "") -> TopocError:
     """A package that is not what it says, or says what is not known."""
-    return TopocError(error("bundle.unreadable-package", message, place))
+    help_ = way or "copy it anew from where it was made, or compile or convert it again"
+    return TopocError(error("bundle.unreadable-package", message, place, help=help_))
 
 
 class BlobFile:

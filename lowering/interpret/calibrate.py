@@ -1,6 +1,7 @@
-"""What projections read: the mean squares of their inputs over a text, and their products.
+"""What projections read over a text: mean squares of their inputs, their products, their peaks.
 
-The mean square of an input says how much an error in its column of the weight counts.
+The mean square of an input says how much an error in its column of the weight counts, the
+greatest |x| how wide the steps of eight bits must be.
 """
 
 from collections.abc import Mapping
@@ -34,6 +35,7 @@ class Inputs:
     digest: str  # of the tokens and the method, without the checkpoint
     power: Mapping[str, Floats] = field(repr=False)  # E[x²], (columns)
     held_out: Mapping[str, Floats] = field(repr=False)  # the same on text kept back
+    peaks: Mapping[str, float] = field(factory=dict, repr=False)  # the greatest |x|
     files: Mapping[str, tuple[Path, ...]] = field(factory=dict, repr=False)  # one a run
     judging: Mapping[str, tuple[Path, ...]] = field(factory=dict, repr=False)  # on what was kept
     hashes: Mapping[str, str] = field(factory=dict, repr=False)
@@ -83,6 +85,7 @@ def calibrate(
         digest=digest(text),
         power=seen.power,
         held_out=kept.power,
+        peaks=seen.peaks,
         files=seen.files,
         judging=kept.files,
         hashes={role: seen.hashes[role] + kept.hashes[role] for role in seen.hashes},
@@ -114,11 +117,13 @@ class _Watched:
 
     folder: Path | None
     power: dict[str, Floats] = field(factory=dict)
+    peaks: dict[str, float] = field(factory=dict)
     files: dict[str, tuple[Path, ...]] = field(factory=dict)
     hashes: dict[str, str] = field(factory=dict)
     _reads: dict[str, str] = field(factory=dict)  # of the program at hand
     _tokens: int = 0
     _squares: dict[str, torch.Tensor] = field(factory=dict)  # by value
+    _greatest: dict[str, torch.Tensor] = field(factory=dict)
     _products: dict[str, list[torch.Tensor]] = field(factory=dict)
 
     def take(self, visit: Visit) -> None:
@@ -130,6 +135,8 @@ class _Watched:
             x = visit.values[name][0, :, 0]  # (channels, tokens)
             found = x.double().square_().sum(1)
             self._squares[name] = self._squares.get(name, 0.0) + found
+            peak = x.abs().max()
+            self._greatest[name] = torch.maximum(self._greatest.get(name, peak), peak)
             if self.folder is not None:
                 self._multiply(name, x)
         self._tokens += visit.before.shape[3]
@@ -147,9 +154,11 @@ class _Watched:
         kept = {name: self._keep(name) for name in self._products}
         for role, name in self._reads.items():
             self.power[role] = means[name]
+            self.peaks[role] = float(self._greatest[name])
             if name in kept:
                 self.files[role], self.hashes[role] = kept[name]
         self._squares.clear()
+        self._greatest.clear()
         self._products.clear()
         self._reads, self._tokens = {}, 0
 

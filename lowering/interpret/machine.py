@@ -20,7 +20,8 @@ class Machine:
 
     fp16 is computed as fp32. With `rounding`, every arithmetic op's result is rounded to fp16 once,
     which foretells what overflows and underflows on a device; inputs and states are rounded as
-    they come in. What is declared fp32 is never rounded.
+    they come in. What is declared fp32 is never rounded. With `fractions`, `quantize` clips and
+    keeps the parts of steps that it would round away: a function without jumps, to be compared.
 
         machine = Machine(Path("decode.mlpackage"), rounding=True)
         logits = machine.run({"x": x})["logits"]
@@ -29,13 +30,20 @@ class Machine:
     """
 
     def __init__(
-        self, package: Path | Package, function: str | None = None, *, rounding: bool = False
+        self,
+        package: Path | Package,
+        function: str | None = None,
+        *,
+        rounding: bool = False,
+        fractions: bool = False,
     ) -> None:
         self.package = package if isinstance(package, Package) else Package(package)
         self.function = self.package.function(function)
         self.rounding = rounding
         self._place = Place(str(self.package.model_path), self.function.name)
-        self._prepared: Prepared = prepare(self.package, self.function, rounding=rounding)
+        self._prepared: Prepared = prepare(
+            self.package, self.function, rounding=rounding, fractions=fractions
+        )
         self._constants = {_memory(one) for one in self._prepared.initial if one is not None}
         self._plans: dict[frozenset[str], Plan] = {}
         self._checked = False

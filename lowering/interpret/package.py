@@ -11,6 +11,7 @@ from topoc.lowering.interpret.description import check_description
 from topoc.lowering.interpret.function import Function, read_function
 
 MODEL_PATH = "@model_path/"
+MANIFEST = "Manifest.json"
 
 
 class Package:
@@ -71,18 +72,40 @@ def _inside(path: Path, package: Path, place: Place) -> Path:
 
 def model_path(package: Path) -> Path:
     """Where the manifest says the model is, after every item it lists was found inside."""
-    manifest = package / "Manifest.json"
+    if not package.is_dir():
+        found = "is no folder, as a package is" if package.exists() else "is not there"
+        message = f"`{package.name}` {found}"
+        raise unreadable(Place(str(package)), message, "name the folder of a package")
+    manifest = package / MANIFEST
     place = Place(str(manifest))
     try:
-        read = json.loads(manifest.read_bytes())
+        read = json.loads(_bytes(manifest))
+    except (ValueError, RecursionError) as fault:
+        raise unreadable(place, f"the package's `{MANIFEST}` is no JSON") from fault
+    try:
         entries = {key: str(entry["path"]) for key, entry in read["itemInfoEntries"].items()}
         root = entries[read["rootModelIdentifier"]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as fault:
-        message = f"the manifest does not tell where the model is ({type(fault).__name__}: {fault})"
-        raise unreadable(place, message) from fault
+    except (LookupError, TypeError, AttributeError) as fault:
+        message = f"the package's `{MANIFEST}` does not tell where the model is"
+        way = "it lists files in `itemInfoEntries`, and names one as `rootModelIdentifier`"
+        raise unreadable(place, message, way) from fault
     for entry in entries.values():
         _inside(package / "Data" / entry, package, place)
     return package / "Data" / root
+
+
+def _bytes(path: Path) -> bytes:
+    """A file's bytes; a pipe would never end, and is refused like what is not there."""
+    place = Place(str(path))
+    if not path.is_file():
+        found = "is no file" if path.exists() else "is not there"
+        raise unreadable(place, f"`{path.name}` {found}")
+    try:
+        return path.read_bytes()
+    except OSError as fault:
+        reason = (fault.strerror or str(fault)).lower()
+        way = "see that it may be read"
+        raise unreadable(place, f"`{path.name}` can't be read: {reason}", way) from fault
 
 
 def parse(path: Path) -> Any:
@@ -90,9 +113,7 @@ def parse(path: Path) -> Any:
     place = Place(str(path))
     model = messages().Model()
     try:
-        model.ParseFromString(path.read_bytes())
-    except OSError as fault:
-        raise unreadable(place, f"the model cannot be read ({fault.strerror})") from fault
+        model.ParseFromString(_bytes(path))
     except decode_error() as fault:
         raise unreadable(place, "the model is not a Core ML protobuf") from fault
     return model

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from topoc.dsl.diagnostic import Diagnostic, Place, TopocError, error
 from topoc.lowering.interpret.blob import unreadable
@@ -35,18 +35,23 @@ class Prepared:
     initial: tuple[torch.Tensor | None, ...] = field(repr=False)  # constants in their slots
 
 
-def prepare(package: Package, function: Function, *, rounding: bool) -> Prepared:
+def prepare(
+    package: Package, function: Function, *, rounding: bool, fractions: bool = False
+) -> Prepared:
     """Prepare every op, and refuse the function with all findings if one has no kernel."""
-    return _Preparation(package, function, rounding=rounding).run()
+    return _Preparation(package, function, rounding=rounding, fractions=fractions).run()
 
 
 class _Preparation:
     """What grows while a function is prepared."""
 
-    def __init__(self, package: Package, function: Function, *, rounding: bool) -> None:
+    def __init__(
+        self, package: Package, function: Function, *, rounding: bool, fractions: bool
+    ) -> None:
         self._file = str(package.model_path)
         self._function = function
         self._rounding = rounding
+        self._fractions = fractions
         self._constants = Constants(package, function)
         self._slots: dict[str, int] = {}
         self._initial: list[torch.Tensor | None] = []
@@ -105,6 +110,8 @@ class _Preparation:
         return error("bundle.op-not-interpreted", message, self._place(op))
 
     def _step(self, op: Op) -> Step:
+        if self._fractions and op.type == "quantize":
+            op = evolve(op, outputs=tuple(evolve(one, dtype="fp32") for one in op.outputs))
         call = Call(op, self._constants, self._types, self._place(op))
         kernel = KERNELS[op.type]
         bound = kernel.prepare(call)

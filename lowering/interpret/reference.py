@@ -35,6 +35,7 @@ from topoc.lowering.ops.heads import (
 )
 from topoc.lowering.ops.linear import Embed, Linear
 from topoc.lowering.ops.norm import RmsNorm, UnitRmsNorm
+from topoc.lowering.ops.quantize import QuantizeDequantize
 
 Tensor = torch.Tensor
 Fetch = Callable[[Weight], Tensor]
@@ -141,6 +142,7 @@ MEANINGS: dict[type[Op], Callable[[Any, Get], Tensor | tuple[Tensor, ...]]] = {
     ScaleBy: lambda op, get: get(op.x) * get(op.factor),
     RmsNorm: _rms_norm,
     UnitRmsNorm: _unit_rms_norm,
+    QuantizeDequantize: lambda op, get: (get(op.x) / op.scale).round().clip(-128, 127) * op.scale,
     Linear: _linear,
     SplitHeads: lambda op, get: get(op.x).reshape(op.result_type().shape),
     JoinHeads: lambda op, get: get(op.x).reshape(op.result_type().shape),

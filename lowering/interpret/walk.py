@@ -17,6 +17,7 @@ from topoc.lowering.ir import DType, Input, Program, Value, Weight
 from topoc.lowering.manifest import Source
 from topoc.lowering.ops.linear import Linear
 from topoc.lowering.rope import table
+from topoc.lowering.stored import scaled
 
 VECTORS = "vectors"
 
@@ -158,7 +159,7 @@ class Walk:
             return self._held[weight]
         first = weight.first or 0
         stored = self.tensors.rows(weight.role, first, first + weight.type.shape[0])
-        found = (stored.reshape(weight.type.shape) + weight.offset) * weight.factor
+        found = scaled(stored.reshape(weight.type.shape), weight)
         if len(self.windows) > 1:
             self._held[weight] = found
         return found

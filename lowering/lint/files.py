@@ -24,7 +24,7 @@ def read_package(path: Path) -> mil.Package:
 
     Raises TopocError for what can't be read and for models that are no ML programs.
     """
-    if path.suffix == COMPILED:
+    if path.suffix == COMPILED and path.exists():
         words = f"`{path.name}` is compiled, and what is linted is the package before that"
         raise _refused(path, words, "lint the .mlpackage that it was compiled from")
     model = parse(model_path(path) if path.suffix == PACKAGE else path)

@@ -13,6 +13,7 @@ from topoc.dsl.source import Span
 from topoc.lowering.plan import PackagePlan, Plan
 
 if TYPE_CHECKING:
+    from topoc.lowering.emissions import Emissions
     from topoc.lowering.emit.mil.environment import Placed
 
 Spans = Mapping[str, Span]
@@ -47,13 +48,14 @@ class Emitted(Plain):
         return spans.get(name, self.whole)
 
 
-def emitted(topology: Topology) -> tuple[Emitted, ...]:
-    """The packages of a topology.
+def emitted(topology: Topology, emissions: "Emissions | None" = None) -> tuple[Emitted, ...]:
+    """The packages of a topology; what is emitted may be of use to who asks.
 
     Raises TopocError for what has no lowering yet, for a config that can't be read, and for
     weights that a scheme does not fit, however their last group is filled up.
     """
     from topoc.lowering.architecture import read
+    from topoc.lowering.emissions import Emissions
     from topoc.lowering.plan import plan
     from topoc.lowering.refuse import refusals
 
@@ -64,7 +66,8 @@ def emitted(topology: Topology) -> tuple[Emitted, ...]:
     misfit = tuple(_misfits(laid))
     if misfit:
         raise TopocError(*misfit)
-    return tuple(_emitted(laid, package) for package in laid.packages)
+    made = emissions or Emissions()
+    return tuple(_emitted(laid, package, made) for package in laid.packages)
 
 
 def _misfits(laid: Plan) -> Iterator[Diagnostic]:
@@ -81,21 +84,13 @@ def _misfits(laid: Plan) -> Iterator[Diagnostic]:
     return misfits(weights, pad_groups=True, file=laid.topology.name)
 
 
-def _emitted(laid: Plan, package: PackagePlan) -> Emitted:
+def _emitted(laid: Plan, package: PackagePlan, emissions: "Emissions") -> Emitted:
     from topoc.lowering.coreml_proto import messages
-    from topoc.lowering.emit.mil import emit
     from topoc.lowering.lint.views import view
 
     model = messages().Model()
-    model.ParseFromString(
-        emit(
-            package.programs,
-            sink=_Shapes(),
-            metadata={},
-            dtype=laid.dtype,
-            recipes=package.recipes,
-        ),
-    )
+    emission = emissions.of(package.programs, laid.dtype, package.recipes)
+    model.ParseFromString(emission.serialised(_ones, {}))
     topology, chunk = laid.topology, package.chunk
     target = _target(topology, package)
     return Emitted(
@@ -119,33 +114,15 @@ def _spans(bindings: tuple[Any, ...]) -> Iterator[tuple[str, Span]]:
             yield from ((value.name, binding.span) for value in binding.results)
 
 
-class _Shapes:
-    """A sink that keeps nothing; every constant has a place of its own."""
+def _ones(placed: "Placed") -> Any:
+    """Ones for a tensor of a few elements, which stands in the program itself."""
+    import numpy as np
 
-    def __init__(self) -> None:
-        self._places: dict[object, int] = {}
+    from topoc.lowering.compress.layout import constants
+    from topoc.lowering.emit.mil.environment import NUMPY, stored_shape
 
-    def weight(self, placed: "Placed") -> int:
-        """A place for a checkpoint tensor or a part of it."""
-        twice = placed.layout == "twice"
-        return self._place((placed.weight, twice, placed.recipe, placed.part))
-
-    def values(self, placed: "Placed") -> Any:
-        """Ones for a tensor of a few elements, which stands in the program itself."""
-        import numpy as np
-
-        from topoc.lowering.compress.layout import constants
-        from topoc.lowering.emit.mil.environment import NUMPY, stored_shape
-
-        weight = placed.weight
-        if placed.recipe is None:
-            return np.ones(stored_shape(weight.type.shape, placed.layout), NUMPY[weight.type.dtype])
-        dtype, shape = constants(placed.recipe, weight.type.shape)[placed.part]
-        return np.ones(shape, np.float16 if dtype == "fp16" else np.uint8)
-
-    def literal(self, value: Any) -> int:
-        """A place for an array."""
-        return self._place((value.dtype.str, value.shape, value.tobytes()))
-
-    def _place(self, key: object) -> int:
-        return self._places.setdefault(key, 64 * (len(self._places) + 1))
+    weight = placed.weight
+    if placed.recipe is None:
+        return np.ones(stored_shape(weight.type.shape, placed.layout), NUMPY[weight.type.dtype])
+    dtype, shape = constants(placed.recipe, weight.type.shape)[placed.part]
+    return np.ones(shape, np.float16 if dtype == "fp16" else np.uint8)

@@ -12,7 +12,7 @@ from topoc.dsl.plain import Plain
 from topoc.lowering.manifest.buffers import Buffer, Row, SlotRule
 from topoc.lowering.manifest.calls import Copy, Function, Step
 from topoc.lowering.manifest.ports import Input, Keys, Layout, Output, Sink, Source
-from topoc.lowering.manifest.quantization import Quantization, Tensor
+from topoc.lowering.manifest.quantization import Activations, Quantization, Tensor
 from topoc.lowering.manifest.tables import PerLayer, RopeTable, Table
 
 SCHEMA = "topoc.bundle/1"
@@ -82,7 +82,7 @@ class Manifest(Plain):
     per_layer: PerLayer | None = None
     residual_scales: tuple[float, ...] = ()  # of each layer's input and of the final norm's
     residual_peaks: tuple[float, ...] = ()  # measured greatest |x| at the same places
-    quantization: Quantization | None = None  # of weights in packages; None where all are whole
+    quantization: Quantization | None = None  # None where everything is whole
     lint: Lint = field(factory=Lint)
     revisit: str | None = None  # the new evidence for which a verdict was set aside
     unproven: tuple[str, ...] = ()
@@ -91,6 +91,7 @@ class Manifest(Plain):
 
 __all__ = [
     "SCHEMA",
+    "Activations",
     "Allowed",
     "Buffer",
     "Copy",

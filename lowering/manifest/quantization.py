@@ -1,4 +1,4 @@
-"""What a bundle tells of its compressed weights; a host needs none of it to run the bundle."""
+"""What a bundle tells of what it compresses; a host needs none of it to run the bundle."""
 
 from attrs import frozen
 
@@ -19,8 +19,17 @@ class Tensor(Plain):
 
 
 @frozen(kw_only=True, eq=False, repr=False)
+class Activations(Plain):
+    """What goes through fewer bits on its way into projections."""
+
+    scheme: str  # as a topology's `quantize` has it
+    scales: dict[str, float]  # of true values, by the role of the weight; one input has one scale
+
+
+@frozen(kw_only=True, eq=False, repr=False)
 class Quantization(Plain):
-    """All compressed weights, and the bytes of each role."""
+    """All compressed weights, the bytes of each role, and what projections read quantised."""
 
     bytes: dict[str, int]
     tensors: tuple[Tensor, ...]
+    activations: Activations | None = None

@@ -26,10 +26,12 @@ from topoc.lowering.ops.heads import (
 )
 from topoc.lowering.ops.linear import Embed, Linear
 from topoc.lowering.ops.norm import RmsNorm, UnitRmsNorm
+from topoc.lowering.ops.quantize import QuantizeDequantize
 
 ALL_OPS: tuple[type[Op], ...] = (
     # in the order in which a decoder meets them
-    Embed, Scale, RmsNorm, Linear, SplitHeads, JoinHeads, UnitRmsNorm, Rope, TokenRows,
+    Embed, Scale, RmsNorm, QuantizeDequantize, Linear, SplitHeads, JoinHeads, UnitRmsNorm, Rope,
+    TokenRows,
     CacheRow, ShiftIn, BlendIn, AppendRows, PadRow, StateRow, WriteState,
     Attention, TiledAttention, MergeHeads, Add, Activation, Mul, Channels, ScaleBy,
     StackRows, Copy, SelectToken, JoinChannels, Softcap, Argmax, TopK,

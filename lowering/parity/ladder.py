@@ -1,7 +1,8 @@
 """What compression costs a model, rung by rung, on a text.
 
-Each rung is transformers' own model: as the checkpoint is, rounded to fp16, and with the weights
-and tables of a bundle. Gates (i) to (iii) say that the bundle's packages compute the last one.
+Each rung is transformers' own model: as the checkpoint is, rounded to fp16, and with the weights,
+tables and quantised activations of a bundle. Gates (i) to (iii) say that the bundle's packages
+compute the last one.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,6 +63,7 @@ class Form:
     rounded: bool = False
     tables: Mapping[str, Lookup] = {}
     weights: Mapping[str, torch.Tensor] = {}
+    scales: Mapping[str, float] = {}  # of activations
 
     @contextmanager
     def taken(self, oracle: Oracle) -> Iterator[None]:
@@ -71,6 +73,7 @@ class Form:
                 stack.enter_context(oracle.rounded())
             stack.enter_context(oracle.tables(self.tables))
             stack.enter_context(oracle.holding(self.weights))
+            stack.enter_context(oracle.quantising(self.scales, whole=True))
             yield
 
 

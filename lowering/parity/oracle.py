@@ -95,6 +95,19 @@ class Oracle:
                 module.weight = kept[name]
 
     @contextmanager
+    def quantising(self, scales: Mapping[str, float], *, whole: bool) -> Iterator[None]:
+        """With inputs of projections through int8, by the names of weights.
+
+        If not `whole` they are clipped there and not rounded.
+        """
+        with ExitStack() as hooks:
+            for name, scale in scales.items():
+                module = self.model.get_submodule(name[: -len(WEIGHT)])
+                hook = module.register_forward_pre_hook(_through_int8(scale, whole=whole))
+                hooks.callback(hook.remove)
+            yield
+
+    @contextmanager
     def rounded(self) -> Iterator[None]:
         """With weights, gains, table rows and angles rounded to fp16, as a package holds them."""
         kept = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
@@ -131,6 +144,15 @@ def _looking_up(lookup: Lookup) -> Any:  # a hook of torch
         return lookup(inputs[0]).float() * multiplier
 
     return looked_up
+
+
+def _through_int8(scale: float, *, whole: bool) -> Any:  # a hook of torch
+    def through(_: object, inputs: Any) -> Any:
+        steps = inputs[0] / scale
+        kept = (steps.round() if whole else steps).clamp(-128, 127)
+        return (kept * scale, *inputs[1:])
+
+    return through
 
 
 def _round_output(_: object, __: object, output: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from topoc.lowering.architecture import read
 from topoc.lowering.bundle.reader import Bundle
 from topoc.lowering.engine.predict import InterpreterPredictor
 from topoc.lowering.manifest import Manifest, Table
+from topoc.lowering.parity.activations import activation_scales, told
 from topoc.lowering.parity.gates import (
     Difference,
     Gate,
@@ -23,6 +25,7 @@ from topoc.lowering.parity.gates import (
 from topoc.lowering.parity.oracle import Lookup, Oracle, state_name
 from topoc.lowering.parity.shipped import shipped
 
+T = TypeVar("T")
 STEP = 7919  # a prime: ids that wander all over the vocabulary
 
 
@@ -59,25 +62,29 @@ def default_positions(manifest: Manifest) -> tuple[int, ...]:
 
 def prove(bundle: Bundle, oracle: Oracle, positions: Sequence[int]) -> Iterator[Verdict]:
     """Every gate that the bundle's precision has, over teacher-forced logits."""
-    coded, held = coded_tables(bundle), named(bundle.path / "config.json", shipped(bundle))
+    coded, config = coded_tables(bundle), bundle.path / "config.json"
+    held, scales = named(config, shipped(bundle)), named(config, activation_scales(bundle))
     places = sorted(positions)
     tokens = telling_tokens(bundle.manifest, places[-1] + 1)
     wide = teacher_forced(bundle, InterpreterPredictor(bundle), tokens, places)
-    asked = _Asked(bundle=bundle, oracle=oracle, places=places, tokens=tokens, held=held)
+    asked = _Asked(
+        bundle=bundle, oracle=oracle, places=places, tokens=tokens, held=held, scales=scales
+    )
     with oracle.tables(coded):
         yield from asked.verdicts(wide, _shipped(coded, held))
-    if held:
+    if held or scales:
         against = "transformers, fp32, nothing compressed"
         whole = oracle.logits(tokens)[places]
         yield Verdict(gate="iv", against=against, found=difference(wide, whole, places))
 
 
-def named(config: Path, held: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Weights by role, by the names that transformers has for them."""
+def named(config: Path, held: Mapping[str, T]) -> dict[str, T]:
+    """What is known by the roles of weights, by the names that transformers has for them."""
     specs = {spec.role: spec for spec in read(config).tensors}
     return {state_name(specs[role], projects=True): one for role, one in held.items()}
 
 
+CLIPPED, ROUNDED = "activations clipped to int8, not rounded", "activations rounded to int8"
 WORDS = {"embed": "the int8 embedding", "ple_table": "the int8 per-layer rows"}
 
 
@@ -119,9 +126,21 @@ class _Asked:
     places: list[int]
     tokens: list[int]
     held: Mapping[str, torch.Tensor]
+    scales: Mapping[str, float]  # of activations
 
     def verdicts(self, wide: Logits, words: str) -> Iterator[Verdict]:
-        """Gates (i) to (iii); `wide` are the bundle's logits in fp32."""
+        """Gates (i) to (iii); `wide` are the bundle's logits in fp32.
+
+        Rounding to int8 jumps, and a hair's difference before it is a step behind it. So the gates
+        hold both sides before it, clipped; with it they are compared too, without a limit.
+        """
+        if self.scales:
+            with self.oracle.rounded():
+                alike = self._reference(whole=True)
+            against = f"transformers, weights rounded alike{words}, {ROUNDED}"
+            yield self._verdict("iv", against, wide, alike)
+            words += f", {CLIPPED}"
+            wide = self._told(rounding=False)
         against = f"transformers, fp32{words}"
         reference = self._reference()
         if self.bundle.manifest.precision == "fp32":
@@ -131,12 +150,15 @@ class _Asked:
             alike = self._reference()
         yield self._verdict("ii", f"transformers, weights rounded alike{words}", wide, alike)
         yield self._verdict("ii-unrounded", against, wide, reference)
-        rounding = InterpreterPredictor(self.bundle, rounding=True)
-        narrow = teacher_forced(self.bundle, rounding, self.tokens, self.places)
-        yield self._verdict("iii", against, narrow, reference)
+        yield self._verdict("iii", against, self._told(rounding=True), reference)
 
-    def _reference(self) -> Logits:
-        with self.oracle.holding(self.held):
+    def _told(self, *, rounding: bool) -> Logits:
+        """The bundle's logits without the rounding to int8."""
+        predictor = InterpreterPredictor(self.bundle, rounding=rounding, fractions=True)
+        return teacher_forced(self.bundle, predictor, self.tokens, self.places)
+
+    def _reference(self, *, whole: bool = False) -> Logits:
+        with self.oracle.holding(self.held), self.oracle.quantising(self.scales, whole=whole):
             return self.oracle.logits(self.tokens)[self.places]
 
     def _verdict(self, gate: Gate, against: str, found: Logits, reference: Logits) -> Verdict:
@@ -151,8 +173,9 @@ def agree(one: Bundle, other: Bundle, positions: Sequence[int]) -> Verdict:
         raise TopocError(error("verify.other-weights", words, place, help="compare twins"))
     places = sorted(positions)
     tokens = telling_tokens(one.manifest, places[-1] + 1)
+    alike = told(one) == told(other)  # then what rounding to int8 makes of a hair tells nothing
     found, wanted = (
-        teacher_forced(bundle, InterpreterPredictor(bundle), tokens, places)
+        teacher_forced(bundle, InterpreterPredictor(bundle, fractions=alike), tokens, places)
         for bundle in (one, other)
     )
     return Verdict(

@@ -9,6 +9,7 @@ from topoc.lowering.ops.elementwise import Add, Copy, Scale, ScaleBy
 from topoc.lowering.ops.head import SelectToken
 from topoc.lowering.ops.linear import Embed, Linear
 from topoc.lowering.ops.norm import RmsNorm
+from topoc.lowering.ops.quantize import QuantizeDequantize
 from topoc.lowering.passes.rewrite import Pass
 
 
@@ -22,10 +23,11 @@ class RescaleResidual(Pass):
                                                 %y = add(%s, %b)
 
     A norm takes out the scale of what it reads, so only its epsilon changes; a projection that
-    reads the stream without a norm takes it out through its weights. What is added gets
-    the scale through the gain of its last norm, or else through its projection. `scales` has one
-    entry a layer and one for the final norm; where two neighbours differ, one multiplication
-    switches. Powers of two are exact, so fp32 programs compute what they did before.
+    reads the stream without a norm takes it out through its weights, and the steps of int8 before
+    it shrink along. What is added gets the scale through the gain of its last norm, or else through
+    its projection. `scales` has one entry a layer and one for the final norm; where two neighbours
+    differ, one multiplication switches. Powers of two are exact, so fp32 programs compute what they
+    did before.
     """
 
     name: ClassVar[str] = "rescale-residual"
@@ -58,7 +60,7 @@ class _Rescaling:
 
     def _entered(self, one: Input) -> Input:
         """The stream enters at the scale of the layer before, or of the first one."""
-        reader = next((b for b in self.program.bindings if one.value in b.op.operands), None)
+        reader = self._reader(one.value)
         if one.source.kind not in {"embedding", "value"} or reader is None:
             return one
         if not _reads_stream(reader.op, one.value):
@@ -67,6 +69,13 @@ class _Rescaling:
         before = len(self.scales) - 2 if layer is None else max(layer - 1, 0)
         self.at[one.value] = self.scales[before]
         return evolve(one, source=evolve(one.source, scale=self.scales[before]))
+
+    def _reader(self, value: Value) -> Binding | None:
+        """The first op that reads a value; of one that goes through int8, what reads it then."""
+        found = next((b for b in self.program.bindings if value in b.op.operands), None)
+        if found is not None and isinstance(found.op, QuantizeDequantize):
+            return self._reader(found.result)
+        return found
 
     def _left(self, one: Output) -> Output:
         if one.value not in self.at:
@@ -82,6 +91,9 @@ class _Rescaling:
             self._keep(binding)
         elif isinstance(op, (SelectToken, Copy)):
             self._keep(binding)
+            self.at[binding.result] = self.at[op.x]
+        elif isinstance(op, QuantizeDequantize):
+            self._keep(evolve(binding, op=evolve(op, scale=op.scale * self.at[op.x])))
             self.at[binding.result] = self.at[op.x]
         else:
             self._rescale(binding)

@@ -7,6 +7,7 @@ from attrs import frozen
 
 from topoc.dsl.diagnostic import Diagnostic
 from topoc.dsl.library import STDIN, find, shipped
+from topoc.dsl.lint.engine import unasked
 from topoc.dsl.load import Loader
 from topoc.dsl.model import Topology
 from topoc.dsl.plain import Plain
@@ -41,7 +42,7 @@ def beside(path: str, topology: Topology, model: Path | None) -> tuple[Known, ..
     """The layouts of the same checkpoint in the file's folder, or among those that topoc ships."""
     folder = Path() if path == STDIN else find(path).parent
     files = {*folder.glob("*.topo"), *shipped().values()}
-    loader = Loader(Given({}, model, None))
+    loader = Loader(Given({}, model, None), look=unasked)
     found = []
     for one in sorted(files):
         for loaded in _loaded(loader, str(one)):

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from attrs import evolve, frozen
 
 from topoc.dsl.diagnostic import Diagnostic, Place, TopocError, error
-from topoc.dsl.model import Function, Topology
+from topoc.dsl.model import Budget, Function, Topology
 from topoc.dsl.plain import Plain
+from topoc.dsl.words import amount
 from topoc.lowering.cost.features import Features
 from topoc.lowering.cost.predict import Change, Estimate, attoseconds, call, change
 from topoc.lowering.cost.profile import Profile
@@ -55,6 +56,7 @@ class Search(Plain):
     judge: Judge
     limits: Limits
     early: tuple[tuple[str, int], ...]  # budgets that kept chunks out of the graph, and how many
+    bounds: tuple[tuple[str, str | None], ...]  # those of whole splits, and the least of any split
     choices: tuple[Choice, ...] = ()
 
 
@@ -62,14 +64,37 @@ def prepare(topology: Topology, profile: Profile | None, least: int, most: int) 
     """The graph of a topology within its budgets. Raises TopocError where nothing can be cut."""
     function = _decode(topology)
     found = space(topology, function, profile)
-    limits = Limits(least=least, most=min(most, found.layers))
-    early = []
+    if least > found.layers:
+        raise _too_many(topology, found.layers)
+    asked = limits = Limits(least=least, most=min(most, found.layers))
+    early, whole = [], []
     for budget in topology.budgets:
         gone = _within(found, budget.measure, budget.relation, budget.value)
         said = f"{budget.measure} {budget.relation} {amount(budget.measure, budget.value)}"
         early += [(said, gone)] if gone else []
-        limits = _bounded(limits, found, budget.measure, budget.relation, budget.value)
-    return Search(space=found, judge=Judge(found), limits=limits, early=tuple(early))
+        before, limits = limits, _bounded(limits, found, budget)
+        whole += [(said, budget.measure)] if limits != before else []
+    bounds = tuple((said, _least(found, asked, measure)) for said, measure in whole)
+    return Search(space=found, judge=Judge(found), limits=limits, early=tuple(early), bounds=bounds)
+
+
+def _too_many(topology: Topology, layers: int) -> TopocError:
+    message = f"`{topology.name}` has {layers} layers, which make {layers} chunks at most"
+    at = topology.span or Place(topology.name)
+    return TopocError(error("value.range", message, at, help="ask for fewer with --chunks"))
+
+
+def _least(found: Space, asked: Limits, measure: str) -> str | None:
+    """The least that a split can come to by a measure, whatever else bounds it."""
+    if measure == "chunks":
+        return None
+    term = BYTES if measure == "kv io per step" else TIME
+    cuts = next(paths(found.graph, (term,), asked), None)
+    if cuts is None:
+        return None
+    (value,) = key(found.graph, (term,), cuts)
+    whole = value if term is BYTES else value / attoseconds(1) + _host(found)
+    return amount(measure, float(f"{whole:.4g}"))
 
 
 def best(search: Search, objective: str, top: int) -> Search:
@@ -180,17 +205,18 @@ def _within(found: Space, measure: str, relation: str, value: float) -> int:
     return len(gone)
 
 
-def amount(measure: str, value: float) -> str:
-    """A limit as people write it."""
-    return f"{value:g}" if "layers" in measure else f"{value / 1e9:g} GB"
-
-
 def _holds(value: float, relation: str, most: float) -> bool:
     return value < most if relation == "<" else value <= most
 
 
-def _bounded(limits: Limits, found: Space, measure: str, relation: str, value: float) -> Limits:
+def _host(found: Space) -> float:
+    """The ms of a call outside its chunks."""
+    return found.profile.coefficients.get("host", 0.0) if found.profile else 0.0
+
+
+def _bounded(limits: Limits, found: Space, budget: Budget) -> Limits:
     """What a budget of the whole says of the search: fewer chunks, less KV, less time."""
+    measure, relation, value = budget.measure, budget.relation, budget.value
     strict = relation in {"<", ">"}
     if measure == "chunks":
         low, high = value + (strict and relation == ">"), value - (strict and relation == "<")
@@ -202,8 +228,7 @@ def _bounded(limits: Limits, found: Space, measure: str, relation: str, value: f
     if measure == "kv io per step":
         return _most(limits, BYTES, value, strict=strict)
     if measure == "ms per step" and found.profile is not None:
-        own = found.profile.coefficients.get("host", 0.0)
-        return _most(limits, TIME, attoseconds(value - own), strict=strict)
+        return _most(limits, TIME, attoseconds(value - _host(found)), strict=strict)
     return limits
 
 

@@ -3,32 +3,34 @@
     python tests/bench/compile_int4.py [--smoke]
 
 Three functions (decode, prefill of 64, verify of 3), `palettize(bits = 4, group = 32)`, random
-weights. The peer is the k-means of coremltools' `palettize_weights`, on some rows of a matrix of
-each shape that the model has: a group's time does not depend on how many there are, so it is
-scaled by all weights of the shape, once for each function. Tracing and converting are left out,
-in the peer's favour. Demands: cold 100 × faster than the peer, `merged2` from the cache 10 ×
-faster than cold, 1.5 GB, weight files of at most 1.01 × their compressed weights. It needs 12 GB
-of disk. `--smoke` compiles a tiny model both ways, and holds the peer against one small matrix.
+weights, one process. The peer is the usual path, a function at a time: trace, `ct.convert` and
+`palettize_weights` (tests/usual_path.py), measured on one layer of each kind at full size and on
+8,192 rows of the head. A kind's time counts for each of its layers, the head's for all its rows,
+and all of it once for each function. Left out in the peer's favour: per-layer inputs, embed
+tables, merging functions, writing files. Demands: cold 100 × faster than the peer, `merged2` from
+the cache 10 × faster than cold, 1.5 GB, weight files of at most 1.01 × their compressed weights. It
+needs 12 GB of disk and ten minutes. `--smoke` compiles a tiny model both ways, and holds the peer
+against one small layer.
 """
 
 import json
-import logging
 import os
 import sys
 import tempfile
-import warnings
 from collections import Counter
-from math import prod
 from pathlib import Path
-from time import process_time
+from types import SimpleNamespace
 
-import numpy as np
 from compile_real import PEAK, measured
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tiny_checkpoint import tiny
+from usual_path import head_seconds, layer_seconds, weights_of
 
 SEED = "random:0"
 GROUP, BITS = 32, 4
-LEAST = 512  # columns: groups of fewer weights need scikit-learn, which is much slower
-FUNCTIONS = 3
+LEAST = 320  # inputs: coremltools takes smaller groups to scikit-learn
+SAMPLE = 8192  # rows of the head
 COLD, WARM, FILE = 100.0, 10.0, 1.01
 TEXT = """topology int4_{base} extends {base} {{
   functions decode, prefill(tokens = 64), verify(tokens = 3)
@@ -60,14 +62,14 @@ def main() -> int:
 
 def smoke(folder):
     config = {"vocab_size": 160, "num_hidden_layers": 2}
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-    from tiny_checkpoint import tiny
-
     tiny(folder, **config)
     (folder / "tiny.topo").write_text(TINY)
     for told in ("cold", "warm"):
         print(told, measured(folder / "tiny.topo", SEED, folder / "bundle"))
-    print(f"the peer: {peer({(64, 64): 1}):.2f} s")
+    least = SimpleNamespace(
+        heads=1, kv_heads=1, head_dim=LEAST, mlp_width=LEAST, donor=None, window=8
+    )
+    print(f"the peer: {layer_seconds(least, LEAST, 8, BITS, GROUP):.2f} s a layer")
     return int(larger(folder / "bundle") < 1.0)
 
 
@@ -75,7 +77,7 @@ def bench(folder, files):
     cold, peak = measured(files["swa4"], SEED, folder / "bundle")
     size = larger(folder / "bundle")
     warm, again = measured(files["merged2"], SEED, folder / "bundle")
-    theirs = FUNCTIONS * peer(shapes(files["swa4"]))
+    theirs = peer(files["swa4"])
     print(f"cold {cold:.0f} s, peak {peak / 1e9:.2f} GB; weight files {size:.4f} × their weights")
     print(f"peer {theirs:.0f} s, {theirs / cold:.0f} × (demand {COLD:.0f})")
     print(f"warm {warm:.0f} s, cold is {cold / warm:.1f} × (demand {WARM:.0f})")
@@ -90,35 +92,28 @@ def larger(bundle):
     return files / sum(told["bytes"].values())
 
 
-def shapes(file):
-    """How many matrices of each shape the packages hold."""
+def peer(file):
+    """CPU seconds of the usual path to all functions of a topology."""
     from topoc.dsl.load import load
     from topoc.lowering.architecture import read
-    from topoc.lowering.plan import plan
-    from topoc.lowering.recipes import matrices
 
     topology, findings = load(file)
     if topology is None:
         sys.exit(str(findings))
-    laid = plan(topology, read(topology.layers.config))
-    return Counter(one.type.shape for each in laid.packages for one in matrices(each.programs))
-
-
-def peer(counted):
-    """CPU seconds of coremltools for all matrices of these shapes."""
-    logging.getLogger("coremltools").setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from coremltools.optimize.coreml._quantization_passes import palettize_weights
-
-        rng, whole = np.random.default_rng(0), 0.0
-        for shape, count in counted.items():
-            some = (min(2 * GROUP, shape[0]), max(shape[1], LEAST))
-            values = (rng.standard_normal(some) * shape[1] ** -0.5).astype(np.float16)
-            start = process_time()
-            palettize_weights.grouped_channelwise_compress(values, "KMEANS", BITS, 0, GROUP)
-            whole += (process_time() - start) * count * prod(shape) / prod(some)
-    return whole
+    model, context, whole = read(topology.layers.config), topology.context, 0.0
+    hidden = model.hidden
+    kinds = {(one.kind, one.donor is None, one.mlp_width): one for one in model.layers}
+    counted = Counter((one.kind, one.donor is None, one.mlp_width) for one in model.layers)
+    for kind, spec in kinds.items():
+        count = counted[kind]
+        each = layer_seconds(spec, hidden, context, BITS, GROUP)
+        owner = "owner" if spec.donor is None else "reader"
+        size = weights_of(spec, hidden) / 1e6
+        print(f"peer: {spec.kind} {owner}, {size:.1f} M weights: {each:.1f} s, {count} layers")
+        whole += each * count
+    head = head_seconds(hidden, model.vocabulary, SAMPLE, BITS, GROUP)
+    print(f"peer: head: {head:.0f} s")
+    return (whole + head) * len(topology.functions)
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ LESSONS: dict[str, Lesson] = {
         "context 2048",
     ),
     "value.range": Lesson(
-        "A number is too small, too large or too long for what it counts.",
+        "A number is too small, too large or too long for what it counts, or a day is none.",
         "functions decode, prefill(tokens = 4096)",
         "functions decode, prefill(tokens = 64)",
     ),

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from topoc.dsl.diagnostic import Diagnostic
     from topoc.dsl.model import Topology
     from topoc.lowering.cli.diff.report import Report
+    from topoc.lowering.plan import Plan
 
     Loaded = tuple[Topology, tuple[Diagnostic, ...]]
 
@@ -43,13 +44,15 @@ def command(
 
     Both may have findings of lint; where programs can't be built, the rest is compared.
     """
-    from topoc.lowering.cli.diff.gather import gather
+    from topoc.lowering.cli.diff.gather import gather, planned
     from topoc.lowering.cli.diff.text import as_text
 
-    one, other = (_loaded(path, define, model) for path in (before, after))
-    told = gather(one[0], other[0], costs)
+    options.no_format_beside(html)
+    both = [_loaded(path, define, model) for path in (before, after)]
+    plans = [planned(topology) for topology, _ in both]
+    told = gather(both[0][0], both[1][0], costs, plans)
     if html is not None:
-        view.written(html, _page(one, other, told, costs))
+        view.written(html, _page(both, plans, told, costs))
     else:
         view.result(json.dumps(told, indent=1) if style == "json" else as_text(told))
     raise SystemExit(view.FINDINGS if exit_code and not told["same"] else view.CLEAN)
@@ -63,16 +66,20 @@ def _loaded(path: str, define: tuple[tuple[str, float], ...], model: Path | None
     return topology, findings
 
 
-def _page(one: "Loaded", other: "Loaded", told: "Report", costs: str | None) -> str:
+def _page(
+    both: "list[Loaded]", plans: "list[Plan | str]", told: "Report", costs: str | None
+) -> str:
     """Both topologies as pictures."""
     from topoc.lowering.cli.diff.gather import profile
     from topoc.lowering.cli.page.render import Subject, diff_page
+    from topoc.lowering.cli.plan.gather import gather
     from topoc.lowering.cli.plan.times import Times
 
-    def subject(of: "Loaded") -> Subject:
-        topology, findings = of
+    subjects = []
+    for (topology, findings), made in zip(both, plans, strict=True):
         found = profile(topology, costs)
         times = None if found is None else Times(topology, found)
-        return Subject(topology=topology, findings=findings, times=times)
-
-    return diff_page(subject(one), subject(other), told)
+        plan = None if isinstance(made, str) else gather(made, times)
+        subject = Subject(topology=topology, findings=findings, times=times)
+        subjects.append((subject, plan))
+    return diff_page(subjects, told)

@@ -1,6 +1,6 @@
 """From two topologies to what is told of their differences."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal, cast
 
 from topoc.dsl import diff
@@ -9,33 +9,36 @@ from topoc.dsl.measure import decode_chunks
 from topoc.dsl.model import Function, Topology
 from topoc.lowering.cli.diff import report
 from topoc.lowering.cli.milliseconds import difference, milliseconds
+from topoc.lowering.cli.plan.gather import stored
 from topoc.lowering.cost.features import Features, features
 from topoc.lowering.cost.predict import call, change, estimate
 from topoc.lowering.cost.profile import Profile, choose
 from topoc.lowering.cost.rows import device_of, step_ms
+from topoc.lowering.plan import Plan, plan
 
 # (chunk, function, name) → what the feature is, in words, and whether it is an input.
 Table = dict[tuple[str, str, str], tuple[str, bool]]
 
 
-def gather(before: Topology, after: Topology, costs: str | None) -> report.Report:
-    """Everything that is told."""
+def gather(
+    before: Topology, after: Topology, costs: str | None, plans: Sequence[Plan | str]
+) -> report.Report:
+    """Everything that is told; `plans` are those of both, or why there is none."""
     found = diff.diff(before, after)
     old, new = profile(before, costs), profile(after, costs)
-    built = _built(before), _built(after)
-    tables = [one for one in built if not isinstance(one, str)]
-    told = list(_features(*tables)) if len(tables) == len(built) else None
+    tables = [_table(one) for one in plans if not isinstance(one, str)]
+    told = list(_features(*tables)) if len(tables) == len(plans) else None
     apart = None
     if old is not None and old == new:
         apart = difference(change(old, _decoded(before), _decoded(after)))
     return report.Report(
-        before=_side(before, old),
-        after=_side(after, new),
+        before=_side(before, old, plans[0]),
+        after=_side(after, new, plans[1]),
         same=not found and not told,
         changes=cast("report.Changes", {k: [_change(c) for c in v] for k, v in _groups(found)}),
         step=apart,
         features=told,
-        not_built=list(dict.fromkeys(one for one in built if isinstance(one, str))),
+        not_built=list(dict.fromkeys(one for one in plans if isinstance(one, str))),
     )
 
 
@@ -63,14 +66,17 @@ def _decoded(topology: Topology) -> tuple[Features, ...]:
     return () if function is None else features(topology, function)
 
 
-def _side(topology: Topology, profile: Profile | None) -> report.Side:
+def _side(topology: Topology, profile: Profile | None, plan: Plan | str) -> report.Side:
+    """Weights are told as a plan tells them, else as the layer table does."""
     found = _decoded(topology)
+    packages = {} if isinstance(plan, str) else {one.name: one for one in plan.packages}
+    sizes = {name: (stored(one), one.loaded_bytes) for name, one in packages.items()}
     chunks = [
         report.Chunk(
             name=chunk.name,
             layers=list(chunk.layers),
-            stored_bytes=one.stored,
-            loaded_bytes=one.loaded,
+            stored_bytes=sizes.get(chunk.name, (one.stored, one.loaded))[0],
+            loaded_bytes=sizes.get(chunk.name, (one.stored, one.loaded))[1],
             kv_bytes_in=one.kv_in,
             kv_bytes_out=one.kv_out,
             ms=milliseconds(estimate(profile, one)) if profile else None,
@@ -81,7 +87,7 @@ def _side(topology: Topology, profile: Profile | None) -> report.Side:
         topology=topology.name,
         chunks=chunks,
         kv_bytes=sum(one.kv for one in found),
-        stored_bytes=sum(one.stored for one in found),
+        stored_bytes=sum(one["stored_bytes"] for one in chunks),
         step=milliseconds(call(profile, found)) if profile and found else None,
         measured=list(_measured(topology)),
     )
@@ -94,19 +100,22 @@ def _measured(topology: Topology) -> Iterator[str]:
             yield f"{ms:.1f} ms on {device_of(block)}, {block.date}"
 
 
-def _built(topology: Topology) -> Table | str:
-    """The features of every program, or why they can't be built."""
+def planned(topology: Topology) -> Plan | str:
+    """The programs of a topology, or why they can't be built."""
     from topoc.lowering.architecture import read
-    from topoc.lowering.plan import plan
     from topoc.lowering.refuse import refusals
 
     refused = dict.fromkeys(one.message for one in refusals(topology))
     if refused:
         return f"{topology.name}: {'; '.join(refused)}"
     try:
-        made = plan(topology, read(topology.layers.config))
+        return plan(topology, read(topology.layers.config))
     except (TopocError, OSError) as failure:
         return f"{topology.name}: {failure}"
+
+
+def _table(made: Plan) -> Table:
+    """The features of every program."""
     table: Table = {}
     for function in made.functions:
         for step in function.steps:

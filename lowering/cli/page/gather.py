@@ -140,7 +140,7 @@ def _kept(words: dict[str, str]) -> tuple[str, ...]:
 def _crossings(
     topology: model.Topology, function: model.Function, chunks: tuple[model.Chunk, ...]
 ) -> Iterator[scene.Crossing]:
-    for donor in tally(topology, function).donors:
+    for donor in sorted(tally(topology, function).donors, key=lambda one: one.at):
         for chunk in chunks:
             inside = set(chunk.layers)
             if donor.at not in inside and inside & set(donor.readers):

@@ -75,32 +75,33 @@ def plan_svg(subject: Subject, told: report.Report | None) -> str:
     return _render("alone.svg.jinja", drawing=drawing, name=name)
 
 
-def diff_page(before: Subject, after: Subject, told: diff_report.Report) -> str:
-    """The page of `diff`: both pictures, to one scale, with what differs marked."""
-    changed = changed_layers(before.topology, after.topology)
-    both = []
-    for subject in (before, after):
-        places = places_of(subject)
-        found = _pictures(subject, places, None, changed)
-        both.append((found, places))
-    scale = longest(picture for found, _ in both for picture in found)
+def diff_page(
+    subjects: Sequence[tuple[Subject, report.Report | None]], told: diff_report.Report
+) -> str:
+    """The page of `diff`: both pictures, to one scale, with what differs marked.
+
+    Each subject comes with its plan, where there is one.
+    """
+    changed = changed_layers(*(subject.topology for subject, _ in subjects))
+    places = [places_of(subject) for subject, _ in subjects]
+    found = [
+        _pictures(subject, at, plan, changed)
+        for (subject, plan), at in zip(subjects, places, strict=True)
+    ]
+    all_ = [picture for pictures in found for picture in pictures]
     sides = [
         _Side(
             told=told["before"] if path == "before" else told["after"],
             path=path,
-            drawings=_drawings(found, scale, path[0], f"{path}-"),
-            findings=places.listed(),
+            drawings=_drawings(pictures, longest(all_), path[0], f"{path}-"),
+            findings=at.listed(),
             finding=f"{path}-",
         )
-        for path, (found, places) in zip(("before", "after"), both, strict=True)
+        for path, pictures, at in zip(("before", "after"), found, places, strict=True)
     ]
+    summary = " ".join(step(told))
     return _render(
-        "diff.html.jinja",
-        told=told,
-        titles=TITLES,
-        summary=" ".join(step(told)),
-        sides=sides,
-        **_kinds([picture for found, _ in both for picture in found]),
+        "diff.html.jinja", told=told, titles=TITLES, summary=summary, sides=sides, **_kinds(all_)
     )
 
 

@@ -88,6 +88,7 @@ def _draw(
     """Write the pictures; what no plan is made for has them too. Gives what a plan found."""
     from topoc.lowering.cli.page.render import Subject, plan_page, plan_svg
 
+    options.no_format_beside(html or svg)
     told: Report | None = None
     more: tuple[Diagnostic, ...] = ()
     if not any(one.severity is Severity.ERROR for one in findings):

@@ -57,7 +57,7 @@ def _chunk(plan: Plan, package: PackagePlan, times: "Times | None") -> report.Ch
         name=package.name,
         layers=list(package.chunk.layers),
         parts=[part.kind for part in package.chunk.parts if part.kind != "layers"],
-        stored_bytes=_stored(package),
+        stored_bytes=stored(package),
         loaded_bytes=package.loaded_bytes,
         functions=[
             _function(step, package, program, times)
@@ -66,7 +66,8 @@ def _chunk(plan: Plan, package: PackagePlan, times: "Times | None") -> report.Ch
     )
 
 
-def _stored(package: PackagePlan) -> int:
+def stored(package: PackagePlan) -> int:
+    """The bytes of a package's weight file."""
     return ALIGNMENT + sum(map(_record, package.constants))
 
 
@@ -84,7 +85,7 @@ def _function(
     return report.Function(
         name=step.function,
         unit=step.unit,
-        stored_bytes=_stored(alone),
+        stored_bytes=stored(alone),
         loaded_bytes=alone.loaded_bytes,
         ms=times.chunk(step.function, package.name) if times else None,
         kv_bytes_in=into,

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 _OBJECTIVES = ("time", "bytes", "balance", "memory")
 _NEEDS_COSTS = ("time", "balance")
+_OF_FITS = ("held_out", "rows", "device", "output")
+_OF_SPLITS = (
+    *("objective", "chunks", "top", "pareto", "explain", "emit"),
+    *("costs", "style", "name", "define"),
+)
 
 
 class _Range(click.ParamType[tuple[int, int]]):
@@ -72,6 +77,12 @@ class _Pair(click.ParamType[tuple[str, str]]):
     metavar="FILE",
     help="Tell its rows by the fit, and fit without them.",
 )
+@click.option(
+    "--rows",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Fit only the rows that FILE lists, as they are printed.",
+)
 @click.option("--device", help="Whose figures to fit. By default, the device with most.")
 @click.option("-o", "output", type=click.Path(path_type=Path), help="Write the fitted costs there.")
 @options.topology
@@ -82,6 +93,7 @@ def command(files: tuple[str, ...], **given: Any) -> None:  # click's options, a
 
     The splits are exact: no other is better by the objective within the budgets and rules.
     """
+    _refuse_idle(calibrate=given["calibrate"], pareto=given["pareto"] is not None)
     if given["calibrate"]:
         _calibrate(files, given)
         return
@@ -91,11 +103,33 @@ def command(files: tuple[str, ...], **given: Any) -> None:  # click's options, a
     _split(files[0], given)
 
 
+def _refuse_idle(*, calibrate: bool, pareto: bool) -> None:
+    """Options that would do nothing here are refused, lest somebody trusts that they did."""
+    known = {one.opts[-1]: one.name or "" for one in click.get_current_context().command.params}
+    given = {flag: name for flag, name in known.items() if options.stated(name)}
+    for flag, name in given.items():
+        if calibrate and name in _OF_SPLITS:
+            message = f"{flag} is about splits, and --calibrate fits costs"
+        elif not calibrate and name in _OF_FITS:
+            message = f"{flag} is about a fit: add --calibrate, or leave it out"
+        elif pareto and name in {"top", "objective"}:
+            message = f"--pareto shows all splits that none beats by both: leave out {flag}"
+        else:
+            continue
+        raise click.UsageError(message)
+
+
 def _calibrate(files: tuple[str, ...], given: dict[str, Any]) -> None:  # click's options
     from topoc.lowering.cli.split.calibrate import calibrate
     from topoc.lowering.cost.profile import dumps
 
-    made, told = calibrate(files, given["held_out"], given["device"], given["model"])
+    made, told = calibrate(
+        files,
+        held_out=given["held_out"],
+        listed=given["rows"],
+        device=given["device"],
+        model=given["model"],
+    )
     view.result(told)
     if given["output"] is not None:
         given["output"].write_text(dumps(made.profile), "utf-8")

@@ -5,13 +5,15 @@ from pathlib import Path
 
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.dsl.library import find
+from topoc.dsl.lint.engine import unasked
 from topoc.dsl.load import Loader
 from topoc.dsl.model import Topology
 from topoc.dsl.resolve import Given
 from topoc.lowering.cost.fit import Fit, fit
+from topoc.lowering.cost.picked import picked
 from topoc.lowering.cost.predict import estimate
 from topoc.lowering.cost.profile import BASE, Profile
-from topoc.lowering.cost.rows import Row, Rows, devices, rows
+from topoc.lowering.cost.rows import Rows, devices, name_of, rows
 
 _UNITS = {
     "dispatch": "ms a chunk",
@@ -25,15 +27,23 @@ _UNITS = {
 
 
 def calibrate(
-    files: Sequence[str], held_out: Sequence[str], device: str | None, model: Path | None
+    files: Sequence[str],
+    *,
+    held_out: Sequence[str] = (),
+    listed: Path | None = None,
+    device: str | None = None,
+    model: Path | None = None,
 ) -> tuple[Fit, str]:
-    """Fit the measured blocks of files but those held out; the fit, and its table."""
+    """Fit the measured blocks of files but those held out; the fit, and its table.
+
+    Where a file lists rows, those alone are fitted, of the figures of single chunks.
+    """
     unseen = {find(one).resolve() for one in held_out}
     fitted = [one for one in files if find(one).resolve() not in unseen]
     topologies = _load(fitted, model)
     chosen = _device(topologies, device, files)
     found = rows(topologies, chosen)
-    made = fit(found)
+    made = fit(found if listed is None else picked(found, listed))
     told = [*_head(made), "", *_costs(made.profile), "", *_rows(made)]
     if held_out:
         told += ["", *_held_out(made.profile, rows(_load(held_out, model), chosen))]
@@ -44,7 +54,7 @@ def calibrate(
 
 def _load(files: Sequence[str], model: Path | None) -> list[Topology]:
     """Every topology of the files; raises TopocError with what is wrong in one."""
-    loader = Loader(Given({}, model, None))
+    loader = Loader(Given({}, model, None), look=unasked)
     found = []
     for file in files:
         for loaded in loader.all(file):
@@ -96,12 +106,7 @@ def _rows(made: Fit) -> Iterator[str]:
     yield f"{'rows':38}{'measured':>10}{'fitted':>9}{'left out':>10}"
     for one, without in zip(made.rows, made.left_out, strict=True):
         fitted = estimate(made.profile, one.features).ms
-        yield f"  {_name(one):36}{one.ms:10.1f}{fitted:9.1f}{without:10.1f}"
-
-
-def _name(one: Row) -> str:
-    function = "" if one.function == "decode" else f" {one.function}"
-    return f"{one.topology} {one.chunk}{function} {one.date[5:]}"
+        yield f"  {name_of(one):36}{one.ms:10.1f}{fitted:9.1f}{without:10.1f}"
 
 
 def _held_out(profile: Profile, found: Rows) -> Iterator[str]:
@@ -110,4 +115,4 @@ def _held_out(profile: Profile, found: Rows) -> Iterator[str]:
     for one in found.rows:
         told = estimate(profile, one.features)
         off = 100 * (told.ms / one.ms - 1)
-        yield f"  {_name(one):36}{one.ms:10.1f}{told.ms:9.1f}{off:+7.1f} %"
+        yield f"  {name_of(one):36}{one.ms:10.1f}{told.ms:9.1f}{off:+7.1f} %"

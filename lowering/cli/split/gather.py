@@ -25,6 +25,7 @@ def gather(search: Search, objective: str, known: Sequence[Known]) -> report.Rep
         splits=[_split(search, one, known) for one in search.choices],
         layouts=sorted(layouts, key=_rank),
         refused=list(_refused(search)),
+        bounds=[report.Bound(budget=said, least=least) for said, least in search.bounds],
     )
 
 

@@ -55,6 +55,13 @@ class Refused(TypedDict):
     example: str
 
 
+class Bound(TypedDict):
+    """A budget of whole splits, and the least that any split comes to; null for numbers."""
+
+    budget: str
+    least: str | None
+
+
 class Report(TypedDict):
     """The splits of one topology, the best first."""
 
@@ -66,3 +73,4 @@ class Report(TypedDict):
     splits: list[Split]
     layouts: list[Layout]
     refused: list[Refused]
+    bounds: list[Bound]

@@ -10,11 +10,13 @@ from topoc.lowering.cli.split import report
 def as_text(told: report.Report, *, explain: bool) -> str:
     """The splits in order, ties and measurements, the layouts beside; with reasons if asked."""
     chunks = f"{told['least']} to {told['most']} chunks"
+    if told["least"] > told["most"]:
+        chunks = f"at least {told['least']} chunks and at most {told['most']}"
     if told["least"] == told["most"]:
         chunks = f"{told['least']} chunk{'s' * (told['least'] != 1)}"
     source = f"ms as fitted on {told['costs']}" if told["costs"] else "no ms: no chip was measured"
-    lines = [f"{told['topology']}: {_count(told)}, {chunks}; {source}", ""]
-    lines += [*_splits(told["splits"])]
+    lines = [f"{told['topology']}: {_count(told)}, {chunks}; {source}"]
+    lines += ["", *_splits(told["splits"])] if told["splits"] else []
     lines += [*_ties(told)]
     if told["layouts"]:
         lines += ["", "layouts beside it, cut like this", *_layouts(told["layouts"])]
@@ -110,7 +112,8 @@ def _layouts(layouts: Sequence[report.Layout]) -> Iterator[str]:
             yield f"  {name:{cut}}  refused: {', '.join(codes)}: {names}"
             continue
         step = _step(first["step"]).removesuffix(", ")
-        yield f"  {name:{cut}}  {step}{_apart(first['from_best'])}: {names}"
+        cost = f"  {step}{_apart(first['from_best'])}" if step else ""
+        yield f"  {name:{cut}}{cost}: {names}"
         notes = [note for one in group for note in _measured(one["measured"])]
         yield from (f"  {'':{cut}}  {note}" for note in notes)
 
@@ -123,8 +126,11 @@ def _apart(one: Difference | None) -> str:
 
 
 def _refused(told: report.Report) -> Iterator[str]:
-    if not told["refused"] and not any(one["refused"] for one in told["layouts"]):
+    if not (told["refused"] or told["bounds"] or any(one["refused"] for one in told["layouts"])):
         yield "  nothing: every split that was looked at fits"
+    for bound in told["bounds"]:
+        least = f"; the least of any is {bound['least']}" if bound["least"] else ""
+        yield f"  expect.breach: splits that break `{bound['budget']}`{least}"
     for one in told["refused"]:
         if not one["splits"]:
             yield f"  {one['code']}: {one['chunks']} chunks break `{one['example']}`"

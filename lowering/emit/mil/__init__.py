@@ -9,6 +9,7 @@ from topoc.lowering.emit.mil import (  # noqa: F401  # importing registers the e
     heads,
     linear,
     norm,
+    quantize,
 )
 from topoc.lowering.emit.mil.environment import emitters
 from topoc.lowering.emit.mil.module import emit

@@ -1,46 +1,90 @@
 """All functions of a package as one MIL program, and that as a Core ML model."""
 
-from collections.abc import Mapping
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+from attrs import frozen
+
 from topoc.lowering.compress.recipe import Recipe
-from topoc.lowering.emit.mil.environment import NUMPY, STATE, Environment, Placeholders, emitters
-from topoc.lowering.emit.mil.exporter import WeightSink, export
+from topoc.lowering.emit.mil.environment import (
+    NUMPY,
+    STATE,
+    Environment,
+    Placed,
+    Placeholders,
+    emitters,
+)
+from topoc.lowering.emit.mil.exporter import Export, export
+from topoc.lowering.emit.mil.records import Record
 from topoc.lowering.emit.mil.toolkit import toolkit
 from topoc.lowering.ir import DType, Input, Program
 from topoc.lowering.ops.cache import WriteState
 from topoc.lowering.verify import verify_together
 
+Values = Callable[[Placed], Any]
+"""Gives the array of a constant of a few elements."""
+
+
+@frozen
+class Emission:
+    """The programs of a package in MIL, and the constants that it needs."""
+
+    _export: Export
+
+    @property
+    def records(self) -> list[Record]:
+        """What the weight file holds, in order."""
+        return self._export.records.all
+
+    def serialised(self, values: Values, metadata: Mapping[str, str]) -> bytes:
+        """The model's bytes; `values` gives the constants of a few elements that stand in it.
+
+        They depend on nothing but the arguments: automatic names start anew with each emission,
+        and maps are serialised in order.
+        """
+        model = self._export.model
+        for value, one in self._export.small:
+            given = values(one.placed).reshape(one.shape).view(one.dtype)
+            value.CopyFrom(toolkit().load.helper.create_tensor_value(given))
+        model.description.metadata.userDefined.clear()
+        model.description.metadata.userDefined.update(metadata)
+        serialised: bytes = model.SerializeToString(deterministic=True)
+        return serialised
+
 
 def emit(
-    programs: tuple[Program, ...],
-    *,
-    sink: WeightSink,
-    metadata: dict[str, str],
-    dtype: DType,
-    recipes: Mapping[str, Recipe] | None = None,
-) -> bytes:
-    """The serialised model of a package; weights go to the sink, each one once.
+    programs: tuple[Program, ...], *, dtype: DType, recipes: Mapping[str, Recipe] | None = None
+) -> Emission:
+    """Emit the functions of a package.
 
-    `recipes` says by role which matrices the sink will give compressed.
-
-    The bytes depend on nothing but the arguments: automatic names start anew, and maps are
-    serialised in order.
+    `recipes` says by role which matrices will stand compressed in it.
     """
     verify_together(programs)
     kit = toolkit()
     kit.mb.name_count.clear()
     placeholders = Placeholders()
     whole = kit.program()
-    for program in programs:
-        env = Environment(dtype, placeholders, set(), recipes or {})
-        whole.add_function(program.name, _function(program, env))
-    whole.default_function_name = programs[0].name
-    whole.export_as_multifunction = True
-    model = export(whole, placeholders, sink)
-    model.description.metadata.userDefined.update(metadata)
-    serialised: bytes = model.SerializeToString(deterministic=True)
-    return serialised
+    with _uncollected():
+        for program in programs:
+            env = Environment(dtype, placeholders, set(), recipes or {})
+            whole.add_function(program.name, _function(program, env))
+        whole.default_function_name = programs[0].name
+        whole.export_as_multifunction = True
+        return Emission(export(whole, placeholders))
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """A graph that grows holds no garbage; looking for it takes a tenth of the time."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 def _function(program: Program, env: Environment) -> Any:

@@ -7,12 +7,13 @@ from topoc.lowering.interpret.kernels import (
     lookup,
     matmul,
     norm,
+    quantize,
     reduce,
     slices,
     state,
 )
 from topoc.lowering.interpret.kernels.kernel import KERNELS
 
-MODULES = (elementwise, layout, slices, conv, matmul, norm, reduce, lookup, state)
+MODULES = (elementwise, layout, slices, conv, matmul, norm, quantize, reduce, lookup, state)
 
 __all__ = ["KERNELS", "MODULES"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from topoc.dsl.lint.rule import Finding, Rule
+from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Subject
 from topoc.dsl.resolve.selector import listed
 
@@ -15,6 +15,14 @@ class BatchOverWindow(Rule):
     """
 
     coherence = True
+    evidence = (
+        Evidence(
+            "rows of a batch replace rows that its earlier queries still see, once a ring is full",
+            "CoreML-LLM Sources/CoreMLLLM/Gemma4StatefulEngine.swift:703-705",
+            "2026-05",
+            Trust.REPORTED,
+        ),
+    )
     bad = """
 topology batch_too_long {
   model "gemma3.json"

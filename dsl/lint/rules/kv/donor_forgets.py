@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from topoc.dsl.lint.gather import by_rule
-from topoc.dsl.lint.rule import Finding, Rule
+from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Subject
 from topoc.dsl.resolve.selector import listed
 
@@ -16,6 +16,14 @@ class DonorForgets(Rule):
     """
 
     coherence = True
+    evidence = (
+        Evidence(
+            "a converter gives sliding readers the sliding producer, full ones the full one",
+            "CoreML-LLM conversion/models/gemma4_swa_chunks.py:122-129",
+            "2026-05",
+            Trust.REPORTED,
+        ),
+    )
     bad = """
 topology reader_sees_more {
   model "gemma4.json"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from topoc.dsl.lint.gather import by_rule
-from topoc.dsl.lint.rule import Finding, Rule
+from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Subject
 from topoc.dsl.resolve.selector import listed
 
@@ -16,6 +16,16 @@ class NoOwnWeights(Rule):
     """
 
     coherence = True
+    evidence = (
+        Evidence(
+            "a loader that wants projections of every layer finds none for those that share",
+            "Blaizzy/mlx-vlm#1301",
+            "2026-06-05",
+            Trust.REPORTED,
+            toolchain="mlx-vlm 0.6.1, Gemma 4 E2B",
+            figure="ValueError: Missing 60 parameters",
+        ),
+    )
     bad = """
 topology own_without {
   model "gemma4.json"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from topoc.dsl.lint.gather import by_rule
-from topoc.dsl.lint.rule import Finding, Rule
+from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Subject
 from topoc.dsl.resolve.selector import listed
 
@@ -17,6 +17,15 @@ class ReadBeforeProduce(Rule):
     """
 
     coherence = True
+    evidence = (
+        Evidence(
+            "a runtime takes a donor only if it comes before the layer that reads it",
+            "vllm-project/vllm#18212",
+            "2025-05-15",
+            Trust.REPORTED,
+            toolchain="vLLM",
+        ),
+    )
     bad = """
 topology read_too_early {
   model "gemma3.json"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from topoc.dsl.lint.gather import by_rule
-from topoc.dsl.lint.rule import Finding, Rule
+from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Subject
 from topoc.dsl.resolve.selector import listed
 
@@ -16,6 +16,15 @@ class ShareAcrossGeometry(Rule):
     """
 
     coherence = True
+    evidence = (
+        Evidence(
+            "a runtime takes a donor only if its attention is of the reader's type",
+            "vllm-project/vllm#18212",
+            "2025-05-15",
+            Trust.REPORTED,
+            toolchain="vLLM",
+        ),
+    )
     bad = """
 topology share_across {
   model "gemma4.json"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from topoc.dsl.diagnostic import Label
 from topoc.dsl.lint.gather import by_rule
-from topoc.dsl.lint.rule import Finding, Rule
+from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Subject
 from topoc.dsl.resolve.selector import listed
 
@@ -17,6 +17,16 @@ class ShareWithoutOwner(Rule):
     """
 
     coherence = True
+    evidence = (
+        Evidence(
+            "a loader that finds no owner of a reader's kind of attention crashes",
+            "vllm-project/vllm#48365",
+            "2026-07-11",
+            Trust.REPORTED,
+            toolchain="vLLM",
+            figure="ValueError: 'sliding_attention' is not in list",
+        ),
+    )
     bad = """
 topology share_a_sharer {
   model "gemma4.json"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from topoc.dsl.lint.rule import Finding, Rule
+from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Subject
 
 
@@ -14,6 +14,15 @@ class SharesItself(Rule):
     """
 
     coherence = True
+    evidence = (
+        Evidence(
+            "a runtime takes a donor only if it comes before the layer that reads it",
+            "vllm-project/vllm#18212",
+            "2025-05-15",
+            Trust.REPORTED,
+            toolchain="vLLM",
+        ),
+    )
     bad = """
 topology shares_itself {
   model "gemma3.json"

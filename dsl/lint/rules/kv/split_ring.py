@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from topoc.dsl.lint.rule import Finding, Rule
+from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Subject
 from topoc.dsl.model import Write
 from topoc.dsl.resolve.selector import listed
@@ -16,6 +16,14 @@ class SplitRing(Rule):
     """
 
     coherence = True
+    evidence = (
+        Evidence(
+            "a second batch of 288 rows would be written to rows 288 to 575 of a ring of 512",
+            "CoreML-LLM Sources/CoreMLLLM/Gemma4StatefulMultimodalEngine.swift:1146-1157",
+            "2026-05",
+            Trust.REPORTED,
+        ),
+    )
     bad = """
 topology ring_that_wraps {
   model "gemma3.json"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from topoc.dsl.lint.rule import Finding, Rule
+from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Subject
 
 
@@ -14,6 +14,14 @@ class TentativeCommit(Rule):
     """
 
     coherence = True
+    evidence = (
+        Evidence(
+            "an application's verify gives rows, of which its host stores the accepted ones",
+            "CoreML-LLM Sources/CoreMLLLM/ChunkedEngine.swift:2654-2683",
+            "2026-05",
+            Trust.REPORTED,
+        ),
+    )
     bad = """
 topology commit_guesses {
   model "gemma3.json"

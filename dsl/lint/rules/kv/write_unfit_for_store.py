@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from topoc.dsl.diagnostic import Label
 from topoc.dsl.lint.gather import by_rule
-from topoc.dsl.lint.rule import Finding, Rule
+from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Subject
 from topoc.dsl.model import Store, Write
 from topoc.dsl.resolve.selector import listed
@@ -18,6 +18,17 @@ class WriteUnfitForStore(Rule):
     """
 
     coherence = True
+    evidence = (
+        Evidence(
+            "a program that gives a state of eight slots nine is refused while it is built",
+            "coremltools, converters/mil/mil/ops/defs/coreml_dialect/ops.py:65",
+            "2026-11-30",
+            Trust.MEASURED,
+            toolchain="coremltools 9.0",
+            device="Linux",
+            figure="State wrapped type not matched with the value's type",
+        ),
+    )
     bad = """
 topology append_to_a_state {
   model "gemma3.json"

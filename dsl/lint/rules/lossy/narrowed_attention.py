@@ -1,12 +1,12 @@
 """Attention that sees less than the checkpoint."""
 
 from collections.abc import Iterator
+from operator import lt
 
 from topoc.dsl.diagnostic import Severity
+from topoc.dsl.lint.gather import by_window
 from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Subject
-from topoc.dsl.resolve.selector import listed
-from topoc.dsl.source import Span
 
 
 class NarrowedAttention(Rule):
@@ -51,16 +51,8 @@ topology as_trained {
 """
 
     def _check(self, subject: Subject) -> Iterator[Finding]:
-        context = subject.topology.context
-        narrowed: dict[tuple[Span, int], list[int]] = {}
-        for block in subject.topology.blocks:
-            runs, trained = block.attention.window, subject.layer(block.index).window
-            full = min(trained or context, context)
-            if runs is not None and runs < full:
-                span = block.attention.span or subject.whole
-                narrowed.setdefault((span, runs), []).append(block.index)
-        for (span, window), layers in narrowed.items():
-            message = f"{listed(layers)} see {window} positions, fewer than the checkpoint's"
+        for span, window, layers in by_window(subject, lt):
+            message = f"{layers} see {window} positions, fewer than the checkpoint's"
             words = f"the output can differ from position {window} on"
             help_ = "measure the difference, and allow it with what you found"
             yield self.flag(span, message, words, help=help_)

@@ -1,12 +1,12 @@
 """Attention that sees more than the checkpoint."""
 
 from collections.abc import Iterator
+from operator import gt
 
 from topoc.dsl.diagnostic import Severity
+from topoc.dsl.lint.gather import by_window
 from topoc.dsl.lint.rule import Evidence, Finding, Rule, Trust
 from topoc.dsl.lint.subject import Subject
-from topoc.dsl.resolve.selector import listed
-from topoc.dsl.source import Span
 
 
 class WidenedAttention(Rule):
@@ -50,15 +50,8 @@ topology as_trained {
 """
 
     def _check(self, subject: Subject) -> Iterator[Finding]:
-        context = subject.topology.context
-        widened: dict[tuple[Span, int], list[int]] = {}
-        for block in subject.topology.blocks:
-            runs, trained = block.attention.window, subject.layer(block.index).window
-            if trained is not None and min(runs or context, context) > trained:
-                span = block.attention.span or subject.whole
-                widened.setdefault((span, trained), []).append(block.index)
-        for (span, window), layers in widened.items():
-            message = f"{listed(layers)} see more than the {window} positions of the checkpoint"
+        for span, window, layers in by_window(subject, gt):
+            message = f"{layers} see more than the {window} positions of the checkpoint"
             words = f"the output can differ from position {window} on"
             help_ = "measure the difference, and allow it with what you found"
             yield self.flag(span, message, words, help=help_)

@@ -63,11 +63,14 @@ for (const view of document.querySelectorAll(".view")) {
   };
 
   const item_of = (event) => event.target.closest("[data-row]");
+  const stop_at = (svg, stop) =>
+    items(svg).forEach((one) => one.setAttribute("tabindex", one === stop ? 0 : -1));
   for (const svg of view.querySelectorAll(".picture")) {
+    stop_at(svg, items(svg)[0]);
     svg.addEventListener("mouseover", (event) => item_of(event) && show(item_of(event)));
     svg.addEventListener("click", (event) => item_of(event)?.focus());
     svg.addEventListener("focusin", (event) => {
-      items(svg).forEach((one) => one.setAttribute("tabindex", one === event.target ? 0 : -1));
+      stop_at(svg, event.target);
       show(event.target);
     });
     svg.addEventListener("keydown", (event) => {

@@ -1,0 +1,168 @@
+"""What compiles of one checkpoint share: measured values and whole files, whole or made anew."""
+
+import os
+from hashlib import sha256
+
+import pytest
+import torch
+from compiled import resolved, topology_text
+from safetensors.torch import save_file
+from tiny_checkpoint import by_name, tiny
+from twins import int4, with_weights
+
+from topoc.lowering import compiler, tables
+from topoc.lowering.architecture import read
+from topoc.lowering.bundle.digest import tree_digest
+from topoc.lowering.checkpoint.open import open_checkpoint
+from topoc.lowering.compiler import compile_bundle
+from topoc.lowering.compress.cache import Cache
+from topoc.lowering.kept import PIECE, Kept, sums
+from topoc.lowering.request import Request
+
+OTHERS = "chunk one = L0\n  chunk two = L1-3 + norm + head(argmax)"
+TABLE = "embed.int8.bin"
+
+
+@pytest.fixture
+def kept(tmp_path):
+    return Kept(tmp_path / "kept")
+
+
+def test_a_value_is_noted_and_told(kept):
+    value = [0.1, 1e300, {"a": None}]
+    assert kept.fact("a") is None
+    kept.note("a", value, "a value")
+    assert kept.fact("a") == value
+    (entry,) = kept.entries()
+    assert (entry.key, entry.label, entry.recipe) == ("a", "a value", "measured")
+
+
+def test_a_value_of_another_byte_is_no_value(kept):
+    kept.note("a", 1.5, "a value")
+    path = kept.root / "a.fact"
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        assert kept.fact("a") is None, at
+    assert not path.exists()
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Two pieces and a bit."""
+    path = tmp_path / "table.bin"
+    path.write_bytes(os.urandom(1 << 20) * 33)
+    assert len(sums(path)) == 3
+    assert path.stat().st_size % PIECE
+    return path
+
+
+def test_a_kept_file_gets_another_name_and_no_copy(kept, file, tmp_path):
+    digest = kept.keep("a", file, "table.bin")
+    assert digest == sha256(file.read_bytes()).hexdigest()
+    assert kept.link("a", tmp_path / "again") == digest
+    assert (tmp_path / "again").samefile(file)
+    assert kept.link("b", tmp_path / "other") is None
+    (entry,) = kept.entries()
+    assert (entry.label, entry.recipe) == ("table.bin", "host table")
+    assert entry.bytes > file.stat().st_size
+
+
+def test_a_file_is_copied_where_it_can_have_no_other_name(kept, file, tmp_path, monkeypatch):
+    def refused(*_):
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refused)
+    kept.keep("a", file, "table.bin")
+    kept.link("a", tmp_path / "again")
+    assert not (tmp_path / "again").samefile(file)
+    assert (tmp_path / "again").read_bytes() == file.read_bytes()
+
+
+@pytest.mark.parametrize("at", [0, PIECE - 1, PIECE, -1])
+def test_a_kept_file_of_another_byte_is_removed(kept, file, tmp_path, at):
+    kept.keep("a", file, "table.bin")
+    data = bytearray(file.read_bytes())
+    data[at] ^= 128
+    (kept.root / "a.data").write_bytes(data)
+    assert kept.link("a", tmp_path / "again") is None
+    assert not (tmp_path / "again").exists()
+    assert list(kept.root.iterdir()) == []
+    assert kept.damaged == ["a"]
+
+
+def test_pruning_takes_the_data_along(kept, file, tmp_path):
+    kept.keep("a", file, "table.bin")
+    kept.prune(file.stat().st_size)
+    assert list(kept.root.iterdir()) == []
+    assert kept.link("a", tmp_path / "again") is None
+    assert file.exists()
+
+
+def test_a_file_whose_data_are_gone_is_not_there(kept, file, tmp_path):
+    kept.keep("a", file, "table.bin")
+    (kept.root / "a.data").unlink()
+    assert kept.link("a", tmp_path / "again") is None
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("small")
+    kinds = ["sliding_attention", "full_attention"] * 2
+    tiny(folder, vocab_size=160, num_hidden_layers=4, layer_types=kinds)
+    return folder
+
+
+def request(folder, weights, cache, **options):
+    text = topology_text(**options).replace("embed: none", "embed: int8(per = row)")
+    return Request(
+        topology=with_weights(resolved(text, folder), int4()),
+        architecture=read(folder),
+        reader=open_checkpoint(weights),
+        cache=cache,
+    )
+
+
+def test_another_chunking_measures_nothing_and_codes_no_table(small, tmp_path, monkeypatch):
+    cache = Cache(tmp_path / "cache")
+    first = compile_bundle(request(small, "random:3", cache), tmp_path / "one")
+    fresh = compile_bundle(request(small, "random:3", None, chunks=OTHERS), tmp_path / "fresh")
+
+    def made(*_):
+        pytest.fail("it was made before")
+
+    for module, name in ((compiler, "measure"), (tables, "_write_int8")):
+        monkeypatch.setattr(module, name, made)
+    second = compile_bundle(request(small, "random:3", cache, chunks=OTHERS), tmp_path / "two")
+    assert second == fresh
+    assert second.build != first.build
+    assert tree_digest(tmp_path / "two") == tree_digest(tmp_path / "fresh")
+    assert (tmp_path / "two" / TABLE).samefile(tmp_path / "one" / TABLE)
+    with pytest.raises(pytest.fail.Exception):
+        compile_bundle(request(small, "random:4", cache), tmp_path / "three")
+
+
+def test_a_table_that_somebody_changed_is_made_anew(small, tmp_path):
+    cache = Cache(tmp_path / "cache")
+    compile_bundle(request(small, "random:3", cache), tmp_path / "one")
+    before = (tmp_path / "one" / TABLE).read_bytes()
+    (tmp_path / "one" / TABLE).write_bytes(bytes(len(before)))  # the kept one too
+    compile_bundle(request(small, "random:3", cache), tmp_path / "two")
+    assert (tmp_path / "two" / TABLE).read_bytes() == before
+    assert len(cache.damaged) == 1
+
+
+def test_weights_are_known_by_their_numbers(small, tmp_path):
+    """The same tensors in a file that is not the same: nothing is compressed again."""
+    cache, found = Cache(tmp_path / "cache"), read(small)
+    for name in ("one", "two"):
+        save_file(by_name(found), tmp_path / f"{name}.safetensors", metadata={"name": name})
+        asked = request(small, str(tmp_path / f"{name}.safetensors"), cache)
+        compile_bundle(asked, tmp_path / name)
+        weights = [one for one in cache.entries() if one.recipe.startswith("Palettize")]
+        assert len(weights) == 4 * 7 + 1
+    other = {name: torch.flip(one, [0]) for name, one in by_name(found).items()}
+    save_file(other, tmp_path / "three.safetensors")
+    compile_bundle(request(small, str(tmp_path / "three.safetensors"), cache), tmp_path / "three")
+    weights = [one for one in cache.entries() if one.recipe.startswith("Palettize")]
+    assert len(weights) == 2 * (4 * 7 + 1)
