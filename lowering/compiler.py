@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from attrs import evolve, frozen
-from cattrs import structure, unstructure
 
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.dsl.format import flatten
-from topoc.lowering import manifest
+from topoc.lowering import manifest, measured
 from topoc.lowering.activations import calibrated, scale_of
 from topoc.lowering.bundle.reader import MANIFEST, BundleWriter, open_bundle
 from topoc.lowering.calibration import Text, calibration_text, calibration_tokens
@@ -30,7 +28,6 @@ from topoc.lowering.features.runtime_files import write_runtime_files
 from topoc.lowering.features.storage import HF_MODEL, is_for_runtime
 from topoc.lowering.interpret.calibrate import Inputs, calibrate
 from topoc.lowering.interpret.calibrate import digest as told_of
-from topoc.lowering.interpret.ranges import measure
 from topoc.lowering.interpret.walk import one_thread
 from topoc.lowering.ir import DType
 from topoc.lowering.kept import linked
@@ -167,13 +164,7 @@ class Job:
         self.progress.begin("measuring the residual stream", 0)
         architecture = self.request.architecture
         tokens = calibration_tokens(architecture, tokenizer)
-        config = architecture.config.read_bytes()
-
-        def measured() -> Any:  # as JSON has it
-            return unstructure(measure(architecture, self.weights, tokens))
-
-        found = self.reuse.value("residual stream", (config, tokens), measured)
-        return structure(found, tuple[Range, ...])
+        return measured.ranges(architecture, self.weights, tokens, self.reuse)
 
     def _text(self, tokenizer: Path | None) -> Text | None:
         """The tokens of the text to calibrate on."""

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from tiny_checkpoint import by_name, tiny
 from twins import int4, with_weights
 
-from topoc.lowering import compiler, tables
+from topoc.lowering import measured, tables
 from topoc.lowering.architecture import read
 from topoc.lowering.bundle.digest import tree_digest
 from topoc.lowering.checkpoint.open import open_checkpoint
@@ -131,7 +131,7 @@ def test_another_chunking_measures_nothing_and_codes_no_table(small, tmp_path, m
     def made(*_):
         pytest.fail("it was made before")
 
-    for module, name in ((compiler, "measure"), (tables, "_write_int8")):
+    for module, name in ((measured, "measure"), (tables, "_write_int8")):
         monkeypatch.setattr(module, name, made)
     second = compile_bundle(request(small, "random:3", cache, chunks=OTHERS), tmp_path / "two")
     assert second == fresh
