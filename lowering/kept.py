@@ -8,6 +8,7 @@ Checksums (CRC-32, three times as fast as a hash) are compared each time an entr
 but a disk changes one. What was used longest ago goes first when the folder is too full.
 """
 
+import errno
 import json
 import mmap
 import os
@@ -32,6 +33,7 @@ PIECE = 1 << 24  # bytes of a file that have a checksum of their own
 ALIGNMENT = 64
 SUFFIXES = WEIGHT, FACT, FILE = ".weight", ".fact", ".file"
 DATA = ".data"  # of a file, beside its entry
+UNLINKABLE = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP})
 ABANDONED = 86_400  # seconds after which nobody is still writing a file
 
 Buffer = bytes | memoryview
@@ -196,9 +198,9 @@ def linked(source: Path | str, target: Path | str) -> None:
     """One file under two names; a copy on a disk that knows no such thing."""
     try:
         os.link(source, target)
-    except FileNotFoundError:
-        raise
-    except OSError:
+    except OSError as failure:
+        if failure.errno not in UNLINKABLE:
+            raise
         shutil.copyfile(source, target)
 
 

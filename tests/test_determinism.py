@@ -556,7 +556,7 @@ def test_what_a_worker_finds_is_told(checkpoint, tmp_path, monkeypatch):
     work = packages._Work(Laid(), str(tmp_path / "gone"), settings)
     monkeypatch.setattr(packages, "_WORK", [work])
     packages._compressor.cache_clear()
-    task = packages._Task(package=None, written={}, path=tmp_path / "b", identity=None)
+    task = packages._Task(package=None, written={})
     told = Future()
     told.set_result(task.run())
     with pytest.raises(TopocError, match=r"checkpoint\.missing-file"):
