@@ -26,7 +26,7 @@ from topoc.lowering.describe import Identity, Written, describe, toolchain
 from topoc.lowering.features.limits import misfits
 from topoc.lowering.features.runtime_files import write_runtime_files
 from topoc.lowering.features.storage import HF_MODEL, is_for_runtime
-from topoc.lowering.interpret.calibrate import Inputs, calibrate
+from topoc.lowering.interpret.calibrate import Inputs
 from topoc.lowering.interpret.calibrate import digest as told_of
 from topoc.lowering.interpret.walk import one_thread
 from topoc.lowering.ir import DType
@@ -270,7 +270,8 @@ class Job:
         self.progress.begin("watching what projections read", 0)
         with ExitStack() as stack:
             folder = self._folder(stack) if self.request.error_feedback else None
-            yield calibrate(self.request.architecture, self.weights, text, folder)
+            architecture = self.request.architecture
+            yield measured.inputs(architecture, self.weights, text, folder, self.reuse)
 
     def _keep(
         self, packages: list[PackagePlan], identity: Identity

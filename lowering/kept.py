@@ -71,11 +71,12 @@ class Kept:
     def fact(self, name: str) -> Any:  # as JSON has it
         """What was noted under a name; None where nothing was."""
         found = self.read(name + FACT)
-        return None if found is None else found.told["value"]
+        return None if found is None else json.loads(found.mapped[found.at :])
 
     def note(self, name: str, value: object, label: str) -> None:
         """Note a value that JSON can hold."""
-        self.write(name + FACT, {"label": label, "recipe": "measured", "value": value}, ())
+        text = json.dumps(value).encode()
+        self.write(name + FACT, {"label": label, "recipe": "measured"}, (text,))
 
     def link(self, name: str, target: Path) -> str | None:
         """Give a kept file another name; tells its SHA-256, and None where it is not kept.

@@ -1,11 +1,15 @@
 """What is measured of a checkpoint before anything is built, once for all its compiles."""
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from cattrs import structure, unstructure
 
 from topoc.lowering.architecture import Architecture
+from topoc.lowering.calibration import Text
 from topoc.lowering.checkpoint.weights import Weights
+from topoc.lowering.interpret.calibrate import Inputs, calibrate, digest
 from topoc.lowering.interpret.ranges import measure
 from topoc.lowering.rescale import Range
 from topoc.lowering.reuse import Reuse
@@ -22,3 +26,30 @@ def ranges(
 
     found = reuse.value("residual stream", (config, tokens), measured)
     return structure(found, tuple[Range, ...])
+
+
+def inputs(
+    architecture: Architecture, weights: Weights, text: Text, folder: Path | None, reuse: Reuse
+) -> Inputs:
+    """What projections read over a text.
+
+    With a folder their products too, which are too large to be kept for another compile.
+    """
+    if folder is not None:
+        return calibrate(architecture, weights, text, folder)
+
+    def watched() -> Any:  # as JSON has it
+        seen = calibrate(architecture, weights, text)
+        by_role = {role: one.tolist() for role, one in seen.power.items()}
+        kept = {role: one.tolist() for role, one in seen.held_out.items()}
+        return {"power": by_role, "held_out": kept, "peaks": dict(seen.peaks)}
+
+    config = architecture.config.read_bytes()
+    told = reuse.value("inputs of projections", (config, digest(text)), watched)
+    return Inputs(
+        tokens=sum(map(len, text.seen)),
+        digest=digest(text),
+        power={role: np.array(one) for role, one in told["power"].items()},
+        held_out={role: np.array(one) for role, one in told["held_out"].items()},
+        peaks=told["peaks"],
+    )

@@ -15,6 +15,7 @@ from tiny_tokenizer import with_tokenizer
 
 from topoc.dsl.cli import main
 from topoc.dsl.diagnostic import Severity, TopocError
+from topoc.lowering import measured
 from topoc.lowering.architecture import read
 from topoc.lowering.calibration import calibration_text
 from topoc.lowering.compress.cache import Cache
@@ -152,6 +153,20 @@ def test_a_calibrated_compile_gives_the_same_bytes_again(gemma3, tmp_path):
 
     assert same(cold, gemma3.bundle)
     assert same(warm, gemma3.bundle)
+
+
+def test_a_text_is_watched_once(gemma3, tmp_path, monkeypatch):
+    cache = Cache(tmp_path / "c")
+    gemma3.compile(str(tmp_path / "one"), cache=cache, calibrate=TEXT)
+
+    def watched(*_):
+        pytest.fail("it was watched before")
+
+    monkeypatch.setattr(measured, "calibrate", watched)
+    again = gemma3.compile(str(tmp_path / "two"), cache=cache, calibrate=TEXT)
+    assert same(again, gemma3.bundle)
+    with pytest.raises(pytest.fail.Exception):
+        gemma3.compile(str(tmp_path / "three"), cache=cache, calibrate=TEXT[::-1])
 
 
 def test_error_feedback_gives_the_same_bytes_for_any_number_of_processes(gemma3, fed, tmp_path):
