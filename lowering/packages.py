@@ -26,8 +26,8 @@ from topoc.lowering.package import prepare, write_description
 from topoc.lowering.plan import PackagePlan, Plan
 from topoc.lowering.progress import Progress
 from topoc.lowering.recipes import matrices
-from topoc.lowering.sink import Constants
 from topoc.lowering.stored import Extent, Rounded, RoundedKey
+from topoc.lowering.weight_file import Constants
 
 STEPS = 10  # lines that tell how far compression is
 

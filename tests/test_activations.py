@@ -239,7 +239,7 @@ def _saved(kit, function, folder):
     from topoc.lowering.emit.mil.environment import Placeholders
     from topoc.lowering.emit.mil.exporter import export
     from topoc.lowering.package import prepare, write_description
-    from topoc.lowering.sink import Constants
+    from topoc.lowering.weight_file import Constants
 
     program = kit.program()
     program.add_function("main", function)

@@ -41,8 +41,8 @@ from topoc.lowering.ir import DType
 from topoc.lowering.package import ALIGNMENT, prepare, write_description
 from topoc.lowering.plan import plan
 from topoc.lowering.recipes import matrices
-from topoc.lowering.sink import Constants as Placing
 from topoc.lowering.stored import Rounded
+from topoc.lowering.weight_file import Constants as Placing
 
 TWO = "chunk one = L0-1\n  chunk two = L2-3 + norm + head(argmax)"
 INDIVISIBLE = "quant.indivisible-group"

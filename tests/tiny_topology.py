@@ -9,8 +9,8 @@ from tiny_checkpoint import tiny
 from topoc.dsl.load import load
 from topoc.lowering.interpret.reference import evaluate
 from topoc.lowering.package import prepare, write_description
-from topoc.lowering.sink import Constants
 from topoc.lowering.stored import Rounded
+from topoc.lowering.weight_file import Constants
 
 torch.set_num_threads(1)
 
