@@ -118,7 +118,7 @@ class Compressor:
 
     def key(self, weight: Weight) -> str:
         """What the cache calls it."""
-        known, inputs = f"{self._content(weight)} {self.pad_groups}", self.inputs
+        known, inputs = self._content(weight), self.inputs
         if inputs is None:
             return key(known, self.recipes[weight.role])
         judged = inputs.judged(weight.role)

@@ -5,6 +5,7 @@ from hashlib import sha256
 
 import pytest
 import torch
+from attrs import define, evolve, field
 from compiled import resolved, topology_text
 from safetensors.torch import save_file
 from tiny_checkpoint import by_name, tiny
@@ -16,6 +17,7 @@ from topoc.lowering.bundle.digest import tree_digest
 from topoc.lowering.checkpoint.open import open_checkpoint
 from topoc.lowering.compiler import compile_bundle
 from topoc.lowering.compress.cache import Cache
+from topoc.lowering.ir import DType
 from topoc.lowering.kept import PIECE, Kept, sums
 from topoc.lowering.request import Request
 
@@ -113,8 +115,8 @@ def small(tmp_path_factory):
     return folder
 
 
-def request(folder, weights, cache, **options):
-    text = topology_text(**options).replace("embed: none", "embed: int8(per = row)")
+def request(folder, weights, cache, table="int8(per = row)", **options):
+    text = topology_text(**options).replace("embed: none", f"embed: {table}")
     return Request(
         topology=with_weights(resolved(text, folder), int4()),
         architecture=read(folder),
@@ -140,6 +142,36 @@ def test_another_chunking_measures_nothing_and_codes_no_table(small, tmp_path, m
     assert (tmp_path / "two" / TABLE).samefile(tmp_path / "one" / TABLE)
     with pytest.raises(pytest.fail.Exception):
         compile_bundle(request(small, "random:4", cache), tmp_path / "three")
+
+
+@define
+class Heard:
+    """What a compile tells of its progress."""
+
+    expected: int = 0
+    written: int = 0
+    phases: list = field(factory=list)
+
+    def expect(self, total):
+        self.expected = total
+
+    def begin(self, phase, _):
+        self.phases.append(phase)
+
+    def advance(self, count):
+        self.written += count
+
+
+@pytest.mark.parametrize("table", ["int8(per = row)", "none"])
+def test_a_compile_tells_as_much_as_it_expected(small, tmp_path, table):
+    """Whether tables are made or are there already, and weights are compressed or not."""
+    cache = Cache(tmp_path / "cache")
+    for name, precision in (("cold", DType.FP16), ("warm", DType.FP16), ("wide", DType.FP32)):
+        heard = Heard()
+        asked = evolve(request(small, "random:3", cache, table), precision=precision)
+        compile_bundle(asked, tmp_path / name, heard)
+        assert heard.written == heard.expected > 0, name
+        assert heard.phases[-2:] == ["one", "two"]
 
 
 def test_a_table_that_somebody_changed_is_made_anew(small, tmp_path):
