@@ -97,12 +97,13 @@ class Job:
     def run(self) -> manifest.Manifest:
         """Every phase but the commit."""
         request = self.request
+        unscaled = plan(request.topology, request.architecture, dtype=request.precision)
+        check_recipes(request, unscaled, self.weights)
         tokenizer = self._tokenizer()
         folder = tokenizer[0].parent if tokenizer else None
         ranges, text = self._ranges(folder), self._text(folder)
         scales = self._scales(ranges)
         laid = plan(request.topology, request.architecture, dtype=request.precision, scales=scales)
-        check_recipes(request, laid, self.weights)
         identity = self._identity(scales, text)
         with self._inputs(text) as inputs:
             if inputs is not None:

@@ -13,6 +13,7 @@ from typing import Any
 from attrs import field, frozen
 
 from topoc.dsl.diagnostic import Diagnostic, Place, TopocError, error
+from topoc.lowering.architecture import Architecture
 from topoc.lowering.bundle.reader import BundleWriter
 from topoc.lowering.bundle.worker import follow
 from topoc.lowering.checkpoint.bind import bind
@@ -93,23 +94,18 @@ class PackageWriter:
         if self.jobs == 1 or len(weights) == 1:
             yield from map(self.compressor.get, weights)
             return
-        work = _Work(self.laid, str(self.compressor.weights.reader.path), self._settings())
+        work = self._work()
         with self._pool(len(weights), work) as pool:
             tasks = {pool.submit(_compressed, weight): weight for weight in weights}
             for task in as_completed(tasks):
                 yield _result(task, tasks[task].key)
 
-    def _settings(self) -> Settings:
-        return Settings.of(self.compressor)
-
     def _write_together(self, packages: tuple[PackagePlan, ...]) -> Facts:
         """The largest first."""
-        work = _Work(self.laid, str(self.compressor.weights.reader.path), self._settings())
-        with self._pool(len(packages), work) as pool:
-            tasks = {
-                pool.submit(self._task(package).run): package
-                for package in sorted(packages, key=lambda one: -one.written_bytes)
-            }
+        order = sorted(packages, key=lambda one: -one.written_bytes)
+        work = self._work(tuple(self._emitted(one) for one in order))
+        with self._pool(len(order), work) as pool:
+            tasks = {pool.submit(_written, at): package for at, package in enumerate(order)}
             for task in as_completed(tasks):
                 package = tasks[task]
                 self.compressor.facts |= _result(task, package.name)
@@ -117,8 +113,15 @@ class PackageWriter:
                 self.progress.advance(package.written_bytes)
         return self.compressor.facts
 
-    def _task(self, package: PackagePlan) -> "_Task":
-        return _Task(self._emitted(package), self.rounded.written)
+    def _work(self, packages: "tuple[_Emitted, ...]" = ()) -> "_Work":
+        compressor = self.compressor
+        return _Work(
+            architecture=self.laid.architecture,
+            checkpoint=str(compressor.weights.reader.path),
+            settings=Settings.of(compressor),
+            packages=packages,
+            written=self.rounded.written,
+        )
 
     @contextmanager
     def _pool(self, tasks: int, work: "_Work") -> Iterator[ProcessPoolExecutor]:
@@ -159,13 +162,19 @@ class _Findings:
     all: tuple[Diagnostic, ...]
 
 
-@frozen
+@frozen(kw_only=True)
 class _Work:
-    """What a process needs for all its tasks; it opens the checkpoint for itself."""
+    """What a process needs for all its tasks; it opens the checkpoint for itself.
 
-    laid: Plan
+    All that is large is here. What goes with a task waits in a pipe for a process to read it, and
+    if all of them were killed meanwhile, the pool would wait for ever.
+    """
+
+    architecture: Architecture
     checkpoint: str
     settings: Settings
+    packages: "tuple[_Emitted, ...]" = ()  # those that tasks name by their places
+    written: Mapping[RoundedKey, Extent] = field(factory=dict)
 
 
 _WORK: list[_Work] = []
@@ -176,7 +185,7 @@ _WORK: list[_Work] = []
 def _compressor() -> Compressor:
     """The one of this process, made in its first task: what it finds is then told."""
     work = _WORK[-1]
-    weights = bind(open_checkpoint(work.checkpoint), work.laid.architecture)
+    weights = bind(open_checkpoint(work.checkpoint), work.architecture)
     return work.settings.compressor(weights)
 
 
@@ -211,19 +220,13 @@ class _Emitted:
         write_description(self.path, self.model)
 
 
-@frozen
-class _Task:
-    """One package that a worker writes."""
-
-    package: _Emitted
-    written: Mapping[RoundedKey, Extent]
-
-    def run(self) -> Facts | _Findings:
-        """Write it."""
-        try:
-            compressor = _compressor()
-            rounded = Rounded(compressor.weights, lambda _: None, dict(self.written))
-            self.package.write(Constants(rounded, compressor.get))
-        except TopocError as failure:
-            return _Findings(failure.findings)
-        return compressor.facts
+def _written(at: int) -> Facts | _Findings:
+    """Write one of the packages in a worker."""
+    work = _WORK[-1]
+    try:
+        compressor = _compressor()
+        rounded = Rounded(compressor.weights, lambda _: None, dict(work.written))
+        work.packages[at].write(Constants(rounded, compressor.get))
+    except TopocError as failure:
+        return _Findings(failure.findings)
+    return compressor.facts

@@ -549,16 +549,16 @@ def test_what_a_worker_finds_is_told(checkpoint, tmp_path, monkeypatch):
     from topoc.dsl.diagnostic import TopocError
     from topoc.lowering import packages
 
-    class Laid:
-        architecture = architecture.read(checkpoint)
-
     settings = packages.Settings({}, "", tmp_path, 0, False, None)
-    work = packages._Work(Laid(), str(tmp_path / "gone"), settings)
+    work = packages._Work(
+        architecture=architecture.read(checkpoint),
+        checkpoint=str(tmp_path / "gone"),
+        settings=settings,
+    )
     monkeypatch.setattr(packages, "_WORK", [work])
     packages._compressor.cache_clear()
-    task = packages._Task(package=None, written={})
     told = Future()
-    told.set_result(task.run())
+    told.set_result(packages._written(0))
     with pytest.raises(TopocError, match=r"checkpoint\.missing-file"):
         packages._result(told, "first")
     lost = Future()
