@@ -26,7 +26,7 @@ from zlib import crc32
 from attrs import define, field, frozen
 
 LIMIT = 20 << 30  # bytes
-MAGIC = b"topoc entry 3\n"
+MAGIC = b"topoc entry 4\n"
 SUM = 8
 HEAD = len(MAGIC) + SUM + 8  # the name of the form, a checksum, the length of the description
 PIECE = 1 << 24  # bytes of a file that have a checksum of their own
