@@ -6,7 +6,7 @@ import uuid
 from pathlib import Path
 from struct import pack
 from types import TracebackType
-from typing import BinaryIO, ClassVar, Self
+from typing import BinaryIO, Self
 
 from attrs import define, field
 
@@ -44,8 +44,6 @@ def after(offset: int, nbytes: int) -> int:
 @define(eq=False, repr=False)
 class BlobWriter:
     """Writes weight.bin: a header of 64 bytes, then records of a header and data, all aligned."""
-
-    HEADER: ClassVar[int] = ALIGNMENT
 
     path: Path
     file: BinaryIO = field(init=False)

@@ -11,7 +11,7 @@ from topoc.lowering.compress.parts import Compressed, Part
 from topoc.lowering.emit.mil.environment import Placed
 from topoc.lowering.emit.mil.records import Record
 from topoc.lowering.ir import Weight
-from topoc.lowering.package import BlobWriter
+from topoc.lowering.package import ALIGNMENT, BlobWriter
 from topoc.lowering.stored import Rounded
 
 
@@ -35,7 +35,7 @@ class Constants:
                 offset = blob.begin(one.dtype, one.bytes, one.count)
                 assert offset == one.offset, f"{one.content} is at {offset}"  # noqa: S101
                 self._append(one, blob.file, path)
-                written = blob.file.tell() - offset - BlobWriter.HEADER
+                written = blob.file.tell() - offset - ALIGNMENT
                 assert written == one.bytes, f"{one.content} has {written} bytes"  # noqa: S101
 
     def values(self, placed: Placed) -> np.ndarray[Any, Any]:

@@ -93,6 +93,14 @@ SHIFT, BLEND = "sliding 512 / shift 512 io tight", "full all / blend 2048 io tig
 RING, SLICED = "sliding 512 / slice 512 kv_sliding padded", "full all / slice 2048 kv_full padded"
 VERIFY = "decode 1 host; verify_3 3 host"
 PREFILLS = "; ".join(f"prefill_{tokens} {tokens} host" for tokens in (64, 128, 256, 512))
+GEMMA3 = Expected(
+    "chunk1: L0-5; chunk2: L6-11; chunk3: L12-17 norm head(argmax)",
+    "5S 1F; 5S 1F; 5S 1F",
+    "sliding 512 / append 512 io tight",
+    "full all / append 2048 io tight",
+    "decode 1 host; prefill_64 64 host",
+    model="",
+)
 
 EXPECTED = {
     "swa4": Expected(*FOUR, SHIFT, BLEND, VERIFY),
@@ -193,22 +201,8 @@ EXPECTED = {
     ),
     "future_mixed_quant": Expected(*FOUR, SHIFT, BLEND, VERIFY),
     "future_w4a8": Expected(*FOUR, SHIFT, BLEND, VERIFY),
-    "gemma3_270m": Expected(
-        "chunk1: L0-5; chunk2: L6-11; chunk3: L12-17 norm head(argmax)",
-        "5S 1F; 5S 1F; 5S 1F",
-        "sliding 512 / append 512 io tight",
-        "full all / append 2048 io tight",
-        "decode 1 host; prefill_64 64 host",
-        model="",
-    ),
-    "gemma3_270m_6bit": Expected(
-        "chunk1: L0-5; chunk2: L6-11; chunk3: L12-17 norm head(argmax)",
-        "5S 1F; 5S 1F; 5S 1F",
-        "sliding 512 / append 512 io tight",
-        "full all / append 2048 io tight",
-        "decode 1 host; prefill_64 64 host",
-        model="",
-    ),
+    "gemma3_270m": GEMMA3,
+    "gemma3_270m_6bit": GEMMA3,
     "gemma3_270m_1chunk": Expected(
         "model: L0-17 norm head(argmax)",
         "15S 3F",

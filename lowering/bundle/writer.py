@@ -21,7 +21,7 @@ from attrs import define, evolve, field
 
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.lowering.bundle.bundle import MANIFEST
-from topoc.lowering.bundle.digest import files_below, tree_digest
+from topoc.lowering.bundle.digest import NOTHING, files_below, tree_digest
 from topoc.lowering.bundle.exchange import exchange
 from topoc.lowering.bundle.manifest_json import dumps
 from topoc.lowering.bundle.worker import Lock
@@ -103,7 +103,7 @@ class BundleWriter:
             finally:
                 self._release()
 
-    def seal(self, manifest: Manifest, known: Mapping[Path, str] | None = None) -> Manifest:
+    def seal(self, manifest: Manifest, known: Mapping[Path, str] = NOTHING) -> Manifest:
         """List every file and package of `directory` in the manifest, and write it there.
 
         Of some files the hash may be known.
@@ -113,9 +113,7 @@ class BundleWriter:
             self._package_of(one, packages) or one.relative_to(self.directory).as_posix()
             for one in files_below(self.directory)
         }
-        digests = {
-            path: tree_digest(self.directory / path, known or {}) for path in paths - {MANIFEST}
-        }
+        digests = {path: tree_digest(self.directory / path, known) for path in paths - {MANIFEST}}
         files = tuple(File(path=p, bytes=n, sha256=h) for p, (n, h) in sorted(digests.items()))
         whole = evolve(manifest, files=files)
         (self.directory / MANIFEST).write_text(dumps(whole), encoding="utf-8", newline="\n")
