@@ -1,12 +1,12 @@
 """The manifest of a compiled plan."""
 
+from importlib.metadata import version
 from pathlib import Path
 
 from attrs import asdict, frozen
 
 from topoc.dsl.model import COREML_LLM
 from topoc.lowering import manifest
-from topoc.lowering.emit.mil.toolkit import toolkit
 from topoc.lowering.features.runtime_files import unproven
 from topoc.lowering.plan import Plan
 from topoc.lowering.rescale import Range, Scales
@@ -45,7 +45,7 @@ class Written:
 
 def toolchain() -> dict[str, str]:
     """The versions that decide what a bundle's bytes are."""
-    return {"topoc": VERSION, "coremltools": toolkit().version}
+    return {"topoc": VERSION, "coremltools": version("coremltools")}
 
 
 def describe(

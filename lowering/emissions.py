@@ -7,6 +7,7 @@ from attrs import define, field
 from topoc.lowering.compress.recipe import Recipe
 from topoc.lowering.emit.mil import emit
 from topoc.lowering.emit.mil.module import Emission
+from topoc.lowering.emit.mil.templates import Templates
 from topoc.lowering.ir import DType, Program
 
 Asked = tuple[tuple[Program, ...], DType, Mapping[str, Recipe]]
@@ -16,6 +17,7 @@ Asked = tuple[tuple[Program, ...], DType, Mapping[str, Recipe]]
 class Emissions:
     """Emits each package once, however often it is asked for."""
 
+    templates: Templates = field(factory=Templates)
     _made: list[tuple[Asked, Emission]] = field(factory=list)
 
     def of(
@@ -26,6 +28,6 @@ class Emissions:
         for before, made in self._made:
             if before == asked:
                 return made
-        made = emit(programs, dtype=dtype, recipes=recipes)
+        made = emit(programs, dtype=dtype, recipes=recipes, templates=self.templates)
         self._made.append((asked, made))
         return made

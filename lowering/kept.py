@@ -73,10 +73,10 @@ class Kept:
         found = self.read(name + FACT)
         return None if found is None else json.loads(found.mapped[found.at :])
 
-    def note(self, name: str, value: object, label: str) -> None:
-        """Note a value that JSON can hold."""
+    def note(self, name: str, value: object, label: str, kind: str = "measured") -> None:
+        """Note a value that JSON can hold, and what kind of thing it is."""
         text = json.dumps(value).encode()
-        self.write(name + FACT, {"label": label, "recipe": "measured"}, (text,))
+        self.write(name + FACT, {"label": label, "recipe": kind}, (text,))
 
     def link(self, name: str, target: Path) -> str | None:
         """Give a kept file another name; tells its SHA-256, and None where it is not kept.

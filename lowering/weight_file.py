@@ -8,8 +8,8 @@ import numpy as np
 from attrs import define
 
 from topoc.lowering.compress.parts import Compressed, Part
-from topoc.lowering.emit.mil.environment import Placed
 from topoc.lowering.emit.mil.records import Record
+from topoc.lowering.emit.mil.var import Placed
 from topoc.lowering.ir import Weight
 from topoc.lowering.package import ALIGNMENT, BlobWriter
 from topoc.lowering.stored import Rounded

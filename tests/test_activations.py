@@ -236,17 +236,15 @@ def test_kernels_round_and_clip_as_coremltools_does(how, scale, tmp_path):
 
 
 def _saved(kit, function, folder):
-    from topoc.lowering.emit.mil.environment import Placeholders
-    from topoc.lowering.emit.mil.exporter import export
+    from coremltools_peer import saved
+
     from topoc.lowering.package import prepare, write_description
-    from topoc.lowering.weight_file import Constants
 
     program = kit.program()
     program.add_function("main", function)
     path = folder / "one.mlpackage"
-    exported = export(program, Placeholders())
-    Constants(None).write(exported.records.all, prepare(path))
-    write_description(path, exported.model.SerializeToString())
+    model = saved(program, prepare(path).parent)
+    write_description(path, model.SerializeToString())
     return path
 
 

@@ -91,52 +91,22 @@ def records(path):
 # the oracle
 
 
-def as_coremltools_would(programs, drawn, folder, dtype, monkeypatch):
-    """The same MIL program with real arrays, through coremltools' exporters and native writer."""
-    from topoc.lowering.emit.mil import emit, environment, module
-    from topoc.lowering.emit.mil.exporter import Export
-    from topoc.lowering.emit.mil.toolkit import toolkit
+def as_coremltools_would(programs, drawn, folder, dtype):
+    """The same MIL program with real arrays, by coremltools alone."""
+    from coremltools_peer import drawn_arrays, through_coremltools
 
-    kit = toolkit()
-
-    class WithArrays(environment.Environment):
-        def weight(self, weight, layout):
-            var = super().weight(weight, layout)
-            kind = torch.float16 if weight.type.dtype is DType.FP16 else torch.float32
-            values = drawn.fetch(weight, kind).numpy().astype(environment.NUMPY[weight.type.dtype])
-            values = np.tile(values, 2) if layout == "twice" else values
-            shape = environment.stored_shape(weight.type.shape, layout)
-            assert var.val.shape == shape
-            var._sym_val.val = values.reshape(shape)  # what mb.const keeps
-            return var
-
-    def export(program, _placeholders):
-        model = kit.load.load(
-            program,
-            str(folder),
-            specification_version=kit.specification,
-            convert_from="milinternal",
-            convert_to="mlprogram",
-        )
-        return Export(model, None, [])
-
-    monkeypatch.setattr(module, "Environment", WithArrays)
-    monkeypatch.setattr(module, "export", export)
-    folder.mkdir()
-    model = emit(programs, dtype=dtype).serialised(None, {"made": "by a test"})
-    return model, (folder / "weight.bin").read_bytes()
+    told = {"made": "by a test"}
+    return through_coremltools(programs, folder, dtype, drawn_arrays(drawn), metadata=told)
 
 
 @pytest.mark.parametrize("dtype", [DType.FP16, DType.FP32], ids=lambda one: one.value)
-def test_the_bytes_are_those_of_coremltools_own_exporter(dtype, tmp_path, monkeypatch):
+def test_the_bytes_are_those_of_coremltools_own_exporter(dtype, tmp_path):
     laid = laid_out(tmp_path, dtype=dtype)
     (package,) = laid.packages
     assert [one.name for one in package.programs] == ["decode", "prefill_5"]
     drawn = Drawn.of(*package.programs)
     path = write_package(package.programs, drawn, tmp_path / "ours.mlpackage", dtype)
-    model, weights = as_coremltools_would(
-        package.programs, drawn, tmp_path / "theirs", dtype, monkeypatch
-    )
+    model, weights = as_coremltools_would(package.programs, drawn, tmp_path / "theirs", dtype)
     assert (path / WEIGHTS).read_bytes() == weights
     assert (path / MODEL).read_bytes() == model
 

@@ -357,11 +357,11 @@ NOTHING = Source(kind="value")
 
 
 @DTYPES
-def test_the_bytes_are_those_of_coremltools_own_exporter(dtype, tmp_path, monkeypatch):
+def test_the_bytes_are_those_of_coremltools_own_exporter(dtype, tmp_path):
     programs = everything(dtype)
     drawn = Drawn.of(*programs)
     path = write_package(programs, drawn, tmp_path / "ours.mlpackage", dtype)
-    model, weights = as_coremltools_would(programs, drawn, tmp_path / "theirs", dtype, monkeypatch)
+    model, weights = as_coremltools_would(programs, drawn, tmp_path / "theirs", dtype)
     assert (path / WEIGHTS).read_bytes() == weights
     assert (path / MODEL).read_bytes() == model
 

@@ -94,11 +94,13 @@ def command(file: str, **options: Any) -> None:  # as `Asked` names and types th
     from topoc.lowering.cli.progress import Lines
     from topoc.lowering.compiler import compile_bundle
     from topoc.lowering.emissions import Emissions
+    from topoc.lowering.emit.mil.templates import Templates
+    from topoc.lowering.kept import Kept
 
     asked = Asked(file=file, **options)
     topology, found = _checked(asked)
     topology = _narrowed(topology, asked)
-    emissions = Emissions()
+    emissions = Emissions(Templates(None if asked.no_cache else Kept()))
     found += _check_programs(topology, asked, emissions)
     directory = asked.output or Path(topology.name)
     request = evolve(_request(topology, asked, found), emissions=emissions)

@@ -14,7 +14,7 @@ from topoc.lowering.plan import PackagePlan, Plan
 
 if TYPE_CHECKING:
     from topoc.lowering.emissions import Emissions
-    from topoc.lowering.emit.mil.environment import Placed
+    from topoc.lowering.emit.mil.var import Placed
 
 Spans = Mapping[str, Span]
 """Where the text asks for a value, by the value's name."""
@@ -56,6 +56,8 @@ def emitted(topology: Topology, emissions: "Emissions | None" = None) -> tuple[E
     """
     from topoc.lowering.architecture import read
     from topoc.lowering.emissions import Emissions
+    from topoc.lowering.emit.mil.templates import Templates
+    from topoc.lowering.kept import Kept
     from topoc.lowering.plan import plan
     from topoc.lowering.refuse import refusals
 
@@ -66,7 +68,7 @@ def emitted(topology: Topology, emissions: "Emissions | None" = None) -> tuple[E
     misfit = tuple(_misfits(laid))
     if misfit:
         raise TopocError(*misfit)
-    made = emissions or Emissions()
+    made = emissions or Emissions(Templates(Kept()))
     return tuple(_emitted(laid, package, made) for package in laid.packages)
 
 
@@ -119,7 +121,7 @@ def _ones(placed: "Placed") -> Any:
     import numpy as np
 
     from topoc.lowering.compress.layout import constants
-    from topoc.lowering.emit.mil.environment import NUMPY, stored_shape
+    from topoc.lowering.emit.mil.var import NUMPY, stored_shape
 
     weight = placed.weight
     if placed.recipe is None:

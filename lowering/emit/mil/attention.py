@@ -1,10 +1,9 @@
 """Emitters of attention."""
 
-from typing import Any
-
 from attrs import frozen
 
-from topoc.lowering.emit.mil.environment import Environment, emits
+from topoc.lowering.emit.mil.environment import Environment, Given, emits
+from topoc.lowering.emit.mil.var import Var
 from topoc.lowering.ops.attention import Attention, TiledAttention
 
 START = -3.0e4
@@ -13,7 +12,7 @@ infinities leaves no NaN, and far below a score that the default fill of masks (
 
 
 @emits(Attention)
-def attention(op: Attention, env: Environment) -> Any:
+def attention(op: Attention, env: Environment) -> Var:
     """Grouped queries without a fifth axis: the query heads of one KV head become its rows.
 
     Heads (1, G * R, T, D) and (1, G, R * T, D) hold the same elements in the same order, so KV
@@ -37,7 +36,7 @@ def attention(op: Attention, env: Environment) -> Any:
 
 
 @emits(TiledAttention)
-def tiled_attention(op: TiledAttention, env: Environment) -> Any:
+def tiled_attention(op: TiledAttention, env: Environment) -> Var:
     """A matmul pair for each tile of keys, and a softmax that is corrected from tile to tile.
 
     Queries are grouped as in `attention`, and stay so until the end.
@@ -61,9 +60,9 @@ class _Walked:
     `mixed` is normalised: it is no larger than the values that it mixes, whatever fp16 holds.
     """
 
-    peak: Any  # the greatest score
-    total: Any  # the sum of exp(score - peak)
-    mixed: Any
+    peak: Var  # the greatest score
+    total: Var  # the sum of exp(score - peak)
+    mixed: Var
 
 
 @frozen
@@ -76,7 +75,7 @@ class _Tile:
     first: int
     size: int
 
-    def begin(self, q: Any) -> _Walked:
+    def begin(self, q: Var) -> _Walked:
         """The first tile; a total counts its own peak as one, so one is no more than any total.
 
         Only where all scores lie below `START` is the total less: then nothing is mixed in.
@@ -87,7 +86,7 @@ class _Tile:
         total = self._op("maximum", "total", x=self._sum(odds), y=1.0)
         return _Walked(peak, total, self._mixed(odds, total))
 
-    def go_on(self, q: Any, before: _Walked) -> _Walked:
+    def go_on(self, q: Var, before: _Walked) -> _Walked:
         """A later tile: what was before counts by how far the peak has risen."""
         scores = self._scores(q)
         peak = self._op("maximum", "peak", x=before.peak, y=self._greatest(scores))
@@ -99,7 +98,7 @@ class _Tile:
         kept = self._op("mul", "kept", x=before.mixed, y=share)
         return _Walked(peak, total, self._op("add", "all", x=kept, y=self._mixed(odds, total)))
 
-    def _scores(self, q: Any) -> Any:
+    def _scores(self, q: Var) -> Var:
         """Masked scores, (1, G, R * T, size)."""
         op = self.attention
         (_, heads, tokens, _), (_, groups, _, width) = op.q.shape, op.k.shape
@@ -113,24 +112,24 @@ class _Tile:
         rows = heads // groups * tokens
         return self._op("reshape", "by_group", x=masked, shape=(1, groups, rows, self.size))
 
-    def _mixed(self, odds: Any, total: Any) -> Any:
+    def _mixed(self, odds: Var, total: Var) -> Var:
         _, groups, _, width = self.attention.v.shape
         v = self._cut("v", self.env[self.attention.v], 2, (1, groups, self.size, width))
         weights = self._op("real_div", "weights", x=odds, y=total)
         return self._op("matmul", "mixed", x=weights, y=v, transpose_x=False, transpose_y=False)
 
-    def _greatest(self, scores: Any) -> Any:
+    def _greatest(self, scores: Var) -> Var:
         return self._op("reduce_max", "greatest", x=scores, axes=(3,), keep_dims=True)
 
-    def _odds(self, scores: Any, peak: Any) -> Any:
+    def _odds(self, scores: Var, peak: Var) -> Var:
         return self._op("exp", "odds", x=self._op("sub", "below", x=scores, y=peak))
 
-    def _sum(self, odds: Any) -> Any:
+    def _sum(self, odds: Var) -> Var:
         return self._op("reduce_sum", "sum", x=odds, axes=(3,), keep_dims=True)
 
-    def _cut(self, part: str, x: Any, axis: int, size: tuple[int, ...]) -> Any:
+    def _cut(self, part: str, x: Var, axis: int, size: tuple[int, ...]) -> Var:
         begin = tuple(self.first if at == axis else 0 for at in range(4))
         return self._op("slice_by_size", part, x=x, begin=begin, size=size)
 
-    def _op(self, kind: str, part: str, **arguments: Any) -> Any:
+    def _op(self, kind: str, part: str, **arguments: Given) -> Var:
         return self.env.op(kind, part=f"{self.name}_{part}", **arguments)

@@ -1,11 +1,10 @@
 """Emitters of KV caches: slices, updates of slices and concatenations, never scatters."""
 
-from typing import Any
-
 import numpy as np
+from attrs import evolve
 
-from topoc.lowering.emit.mil.environment import NUMPY, STATE, Environment, emits
-from topoc.lowering.emit.mil.toolkit import toolkit
+from topoc.lowering.emit.mil.environment import STATE, Environment, emits
+from topoc.lowering.emit.mil.var import NUMPY, Var
 from topoc.lowering.ir import Value
 from topoc.lowering.ops.cache import (
     AppendRows,
@@ -20,14 +19,14 @@ from topoc.lowering.ops.cache import (
 
 
 @emits(CacheRow)
-def cache_row(op: CacheRow, env: Environment) -> Any:
+def cache_row(op: CacheRow, env: Environment) -> Var:
     """A slice, also where it is the whole cache: an output may not be an input."""
     size = op.result_type().shape
     return env.op("slice_by_size", x=env[op.cache], begin=(op.row, 0, 0, 0), size=size)
 
 
 @emits(StateRow)
-def state_row(op: StateRow, env: Environment) -> Any:
+def state_row(op: StateRow, env: Environment) -> Var:
     """A slice of what the state holds now."""
     held, size = _held(op.state, env), op.result_type().shape
     begin = (op.row, 0, 0, 0)
@@ -38,7 +37,7 @@ def state_row(op: StateRow, env: Environment) -> Any:
 
 
 @emits(WriteState)
-def write_state(op: WriteState, env: Environment) -> Any:
+def write_state(op: WriteState, env: Environment) -> Var:
     """Replace a slice of what the state holds, and let the state hold that.
 
     The result is a fresh read: what was read before the write would be stale.
@@ -50,10 +49,13 @@ def write_state(op: WriteState, env: Environment) -> Any:
         begin, end = _bounds(op, env)
         held = _held(op.state, env)
         value = env.op("slice_update", part="updated", x=held, update=value, begin=begin, end=end)
-    return env.op("coreml_update_state", state=_state(env[op.state]), value=value)
+    state = _state(env[op.state])
+    return evolve(env.op("coreml_update_state", state=state, value=value), held=state)
 
 
-def _bounds(op: WriteState, env: Environment) -> tuple[Any, Any]:
+def _bounds(
+    op: WriteState, env: Environment
+) -> tuple[Var | tuple[int, ...], Var | tuple[int, ...]]:
     """Where a write begins and ends; vars where the slot is an input."""
     if not op.index:
         begin = (op.row, 0, 0, 0)
@@ -64,22 +66,21 @@ def _bounds(op: WriteState, env: Environment) -> tuple[Any, Any]:
     return first, env.op("add", part="end", x=first, y=op.new.shape)
 
 
-def _held(state: Value, env: Environment) -> Any:
+def _held(state: Value, env: Environment) -> Var:
     """What a state holds now: read where it is first needed, then known until the next write."""
-    if toolkit().types.is_state(env[state].sym_type):
-        env.vars[state] = env.op("read_state", part="held", input=env[state])
+    var = env[state]
+    if var.type.state:
+        env.vars[state] = evolve(env.op("read_state", part="held", input=var), held=var)
     return env[state]
 
 
-def _state(var: Any) -> Any:
+def _state(var: Var) -> Var:
     """The state itself, from it or from what was read from it."""
-    if toolkit().types.is_state(var.sym_type):
-        return var
-    return var.op.input if var.op.op_type == "read_state" else var.op.state
+    return var.held or var
 
 
 @emits(PadRow)
-def pad_row(op: PadRow, env: Environment) -> Any:
+def pad_row(op: PadRow, env: Environment) -> Var:
     """Zeros joined to the width, then to the heads."""
     x, (one, heads, slots, width) = env[op.x], op.x.shape
     kind = NUMPY[op.x.type.dtype]
@@ -93,7 +94,7 @@ def pad_row(op: PadRow, env: Environment) -> Any:
 
 
 @emits(ShiftIn)
-def shift_in(op: ShiftIn, env: Environment) -> Any:
+def shift_in(op: ShiftIn, env: Environment) -> Var:
     """The slots that stay, then the new rows.
 
     Where none stays, the last slots of both: an input that nothing reads is none of Core ML's.
@@ -114,7 +115,7 @@ def shift_in(op: ShiftIn, env: Environment) -> Any:
 
 
 @emits(BlendIn)
-def blend_in(op: BlendIn, env: Environment) -> Any:
+def blend_in(op: BlendIn, env: Environment) -> Var:
     """One-hot columns take the new rows in and leave the other slots as they are.
 
     A product with one column is elementwise; with several, each slot sums one row and zeros.
@@ -133,13 +134,13 @@ def blend_in(op: BlendIn, env: Environment) -> Any:
 
 
 @emits(AppendRows)
-def append_rows(op: AppendRows, env: Environment) -> Any:
+def append_rows(op: AppendRows, env: Environment) -> Var:
     """The call's rows after the cache's slots."""
     return env.op("concat", values=[env[op.cache], env[op.new]], axis=2, interleave=False)
 
 
 @emits(StackRows)
-def stack_rows(op: StackRows, env: Environment) -> Any:
+def stack_rows(op: StackRows, env: Environment) -> Var:
     """Layers one after another on the first axis."""
     rows = [env[row] for row in op.rows]
     if len(rows) == 1:

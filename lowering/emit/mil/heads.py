@@ -1,8 +1,7 @@
 """Emitters of what goes between channels and heads."""
 
-from typing import Any
-
 from topoc.lowering.emit.mil.environment import Environment, emits
+from topoc.lowering.emit.mil.var import Var
 from topoc.lowering.ops.heads import (
     Channels,
     JoinChannels,
@@ -15,39 +14,39 @@ from topoc.lowering.ops.heads import (
 
 
 @emits(SplitHeads)
-def split_heads(op: SplitHeads, env: Environment) -> Any:
+def split_heads(op: SplitHeads, env: Environment) -> Var:
     """Channels are heads times width already: a reshape."""
     return env.op("reshape", x=env[op.x], shape=op.result_type().shape)
 
 
 @emits(TokenRows)
-def token_rows(op: TokenRows, env: Environment) -> Any:
+def token_rows(op: TokenRows, env: Environment) -> Var:
     """Swap the last two axes."""
     return env.op("transpose", x=env[op.x], perm=(0, 1, 3, 2))
 
 
 @emits(MergeHeads)
-def merge_heads(op: MergeHeads, env: Environment) -> Any:
+def merge_heads(op: MergeHeads, env: Environment) -> Var:
     """Width before tokens again, then a reshape."""
     columns = env.op("transpose", part="columns", x=env[op.x], perm=(0, 1, 3, 2))
     return env.op("reshape", x=columns, shape=op.result_type().shape)
 
 
 @emits(JoinHeads)
-def join_heads(op: JoinHeads, env: Environment) -> Any:
+def join_heads(op: JoinHeads, env: Environment) -> Var:
     """Heads times width are channels already: a reshape."""
     return env.op("reshape", x=env[op.x], shape=op.result_type().shape)
 
 
 @emits(Channels)
-def channels(op: Channels, env: Environment) -> Any:
+def channels(op: Channels, env: Environment) -> Var:
     """A slice."""
     begin, size = (0, op.first, 0, 0), op.result_type().shape
     return env.op("slice_by_size", x=env[op.x], begin=begin, size=size)
 
 
 @emits(JoinChannels)
-def join_channels(op: JoinChannels, env: Environment) -> Any:
+def join_channels(op: JoinChannels, env: Environment) -> Var:
     """Parts one after another on the channel axis."""
     parts = [env[part] for part in op.parts]
     if len(parts) == 1:
@@ -56,7 +55,7 @@ def join_channels(op: JoinChannels, env: Environment) -> Any:
 
 
 @emits(Rope)
-def rope(op: Rope, env: Environment) -> Any:
+def rope(op: Rope, env: Environment) -> Var:
     """X cos + [-second half, first half] sin; cosines and sines are inputs, never gathers."""
     x, (one, heads, width, tokens) = env[op.x], op.x.shape
     size = (one, heads, width // 2, tokens)

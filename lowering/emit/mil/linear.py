@@ -1,14 +1,13 @@
 """Emitters of projections."""
 
-from typing import Any
-
 from topoc.lowering.emit.mil.constexpr import matrix
 from topoc.lowering.emit.mil.environment import Environment, emits
+from topoc.lowering.emit.mil.var import Var
 from topoc.lowering.ops.linear import Embed, Linear
 
 
 @emits(Linear)
-def linear(op: Linear, env: Environment) -> Any:
+def linear(op: Linear, env: Environment) -> Var:
     """A 1×1 convolution: with channels second it needs no transpose around it.
 
     A compressed weight may have more rows than it should, which pad its last group: what they
@@ -31,7 +30,7 @@ def linear(op: Linear, env: Environment) -> Any:
 
 
 @emits(Embed)
-def embed(op: Embed, env: Environment) -> Any:
+def embed(op: Embed, env: Environment) -> Var:
     """A gather of rows, turned so that channels stand second."""
     table = env.weight(op.table, "plain")
     rows = env.op(

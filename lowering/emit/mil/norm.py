@@ -1,10 +1,9 @@
 """Emitters of normalisation."""
 
-from typing import Any
-
 import numpy as np
 
 from topoc.lowering.emit.mil.environment import Environment, emits
+from topoc.lowering.emit.mil.var import Var
 from topoc.lowering.ir import DType
 from topoc.lowering.ops.norm import RmsNorm, UnitRmsNorm
 
@@ -13,18 +12,18 @@ SMALLEST = {DType.FP16: float(np.finfo(np.float16).smallest_subnormal), DType.FP
 
 
 @emits(RmsNorm)
-def rms_norm(op: RmsNorm, env: Environment) -> Any:
+def rms_norm(op: RmsNorm, env: Environment) -> Var:
     """The gain stands twice as the norm's gamma: rank 1, which no recipe takes for a matrix."""
     return _mirrored(op, env, gamma=env.weight(op.gain, "twice"))
 
 
 @emits(UnitRmsNorm)
-def unit_rms_norm(op: UnitRmsNorm, env: Environment) -> Any:
+def unit_rms_norm(op: UnitRmsNorm, env: Environment) -> Var:
     """The same without a gamma."""
     return _mirrored(op, env)
 
 
-def _mirrored(op: RmsNorm | UnitRmsNorm, env: Environment, **gamma: Any) -> Any:
+def _mirrored(op: RmsNorm | UnitRmsNorm, env: Environment, **gamma: Var) -> Var:
     """The Neural Engine has layer_norm and no rms_norm; over [x, -x] they agree.
 
     The doubled row has mean zero, so its variance is the mean square of x.

@@ -10,7 +10,7 @@ import numpy as np
 from attrs import define, field, frozen
 
 from topoc.lowering.compress.layout import constants, size
-from topoc.lowering.emit.mil.environment import NUMPY, Placed, stored_shape
+from topoc.lowering.emit.mil.var import NUMPY, Literal, Placed, stored_shape
 from topoc.lowering.package import after, begins
 
 NAMES = {np.dtype(np.float16): "float16", np.dtype(np.float32): "float32"}
@@ -45,9 +45,12 @@ class Records:
             self._offsets[key] = self._add(placed, *_sized(placed))
         return self._offsets[key]
 
-    def literal(self, value: np.ndarray[Any, Any]) -> int:
+    def literal(self, literal: Literal) -> int:
         """The offset of an array."""
-        return self._add(value, value.dtype.name, value.nbytes, value.size)
+        if literal not in self._offsets:
+            value = literal.array
+            self._offsets[literal] = self._add(value, value.dtype.name, value.nbytes, value.size)
+        return self._offsets[literal]
 
     def _add(self, content: Content, dtype: str, nbytes: int, count: int) -> int:
         offset = self._end
