@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from by_hand import Left
+from twins import session
 
 from topoc.dsl.load import load
+from topoc.lowering import measured
 from topoc.lowering.architecture import layers, read
 from topoc.lowering.bundle.reader import open_bundle
 from topoc.lowering.checkpoint.bind import bind
@@ -21,6 +25,7 @@ from topoc.lowering.parity.oracle import Oracle
 from topoc.lowering.parity.proof import default_positions, named, prove
 from topoc.lowering.parity.shipped import shipped as shipped_of
 from topoc.lowering.request import Request
+from topoc.lowering.rescale import scales_for
 from topoc.lowering.tokenizer import load_tokenizer
 
 pytest_plugins = ["real_model"]
@@ -32,8 +37,8 @@ COUNT = 30
 DRAFTED = 64
 
 
-def compiled(gguf, name, target, **options):
-    topology, findings = load(name, layers=layers)
+def compiled(gguf, name, target, model=None, **options):
+    topology, findings = load(name, layers=layers, model=model)
     assert topology is not None, findings
     request = Request(
         topology=topology,
@@ -128,6 +133,56 @@ def test_the_demo_holds_every_gate_and_stays_near_the_checkpoint(six, oracle, co
     assert [verdict.gate for verdict in verdicts] == ["ii", "ii-unrounded", "iii", "iv"]
     assert all(verdict.kept for verdict in verdicts), verdicts
     assert rung.kl <= 0.1
+
+
+FOUR = """topology four extends gemma3_270m {{
+  functions decode
+  quantize {{ weights: {} }}
+}}
+"""
+
+
+def with_weights(scheme, weights, folder, model=None):
+    file = folder / f"{scheme[:4]}.topo"
+    file.write_text(FOUR.format(scheme), "utf-8")
+    return compiled(weights, file, folder / f"{scheme[:4]} bundle", model)
+
+
+@pytest.fixture
+def stream(monkeypatch):
+    """The ranges of the first checkpoint that is measured, which all others then have too."""
+    found, measure = [], measured.ranges
+    monkeypatch.setattr(
+        measured, "ranges", lambda *one: found or found.extend(measure(*one)) or found
+    )
+    return found
+
+
+def factors(stream):
+    """By their names in a checkpoint, matrices that a package holds times a power of two."""
+    lifts = scales_for(tuple(stream), 1e-6).branches
+    names = ("self_attn.o_proj", "mlp.down_proj")
+    return {
+        f"model.layers.{n}.{name}.weight": lift
+        for n, layer in enumerate(lifts)
+        for name, lift in zip(names, layer, strict=False)
+    }
+
+
+def test_four_bits_are_their_dequantised_weights(oracle, real_gguf, prompt, tmp_path, stream):
+    """Bit by bit, and within the gates, though at four bits its text does not hold together."""
+    bundle = with_weights("palettize(bits = 4, group = 32)", real_gguf, tmp_path)
+    config, tensors = oracle.model.config.to_dict(), oracle.model.state_dict()
+    left = Left.of_tensors(config, tensors, factors(stream)).save(tmp_path / "left")
+    plain = with_weights("none", left, tmp_path, left / "config.json")
+    ours, theirs = session(bundle), session(plain)
+
+    assert bundle.manifest.residual_scales == plain.manifest.residual_scales
+    assert plain.manifest.quantization is None
+    for token in prompt[:2]:
+        found = [one.feed([token], only="decode").logits for one in (ours, theirs)]
+        assert np.array_equal(*found)
+    assert all(one.kept for one in prove(bundle, oracle, (0, 1, 5)))
 
 
 def test_stream_is_held_at_two_powers_of_two(shipped):

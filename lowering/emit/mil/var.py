@@ -58,7 +58,7 @@ class Literal:
             return cls("bool", (), bytes([value]))
         if isinstance(value, str):
             return cls("str", (), value.encode())
-        return cls(NAMES[value.dtype.name], value.shape, value.tobytes())
+        return cls(NAMES[value.dtype], value.shape, value.tobytes())
 
     @property
     def array(self) -> np.ndarray[Any, Any]:
@@ -67,7 +67,7 @@ class Literal:
 
 
 HELD = {"fp16": np.float16, "fp32": np.float32, "int32": np.int32}
-NAMES = {np.dtype(held).name: name for name, held in HELD.items()}
+NAMES = {np.dtype(held): name for name, held in HELD.items()}
 
 
 @frozen
