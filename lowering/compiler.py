@@ -234,6 +234,7 @@ class Job:
                 writer=self.writer,
                 progress=self.progress,
                 jobs=request.jobs,
+                digests=self.reuse.digests,
             )
             packages.compress(fresh)
             made = packages.write(fresh)

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator
 from errno import EIO
 from pathlib import Path
-from typing import BinaryIO
 
 import torch
 from attrs import define, evolve, field, frozen
 
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.lowering.checkpoint.weights import Weights
+from topoc.lowering.hashed import Sink
 from topoc.lowering.ir import DType, Weight
 
 COPY_BLOCK = 16 << 20
@@ -74,13 +74,14 @@ class Rounded:
     told: Callable[[int], None]  # bytes that are written
     written: dict[RoundedKey, Extent] = field(factory=dict)
 
-    def append_to(self, file: BinaryIO, path: Path, weight: Weight) -> None:
+    def append_to(self, file: Sink, path: Path, weight: Weight) -> None:
         """Append the values of a weight to an open file of this path."""
         start, extent = file.tell(), self._extent(weight)
         if extent is not None:
             self._copy(extent, file)
         else:
-            file.writelines(block.numpy().data for block in rounded(self.weights, weight))
+            for block in rounded(self.weights, weight):
+                file.write(block.numpy().data)
             extent = Extent(path, start, file.tell() - start)
             self.written[weight.key, weight.type.dtype] = extent
         self.told(weight.type.bytes)
@@ -108,7 +109,7 @@ class Rounded:
         row = weight.type.bytes // weight.type.shape[0]
         return Extent(whole.path, whole.offset + weight.first * row, weight.type.bytes)
 
-    def _copy(self, extent: Extent, file: BinaryIO) -> None:
+    def _copy(self, extent: Extent, file: Sink) -> None:
         file.flush()  # the extent may lie in the same file
         with extent.path.open("rb") as source:
             source.seek(extent.offset)
