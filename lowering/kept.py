@@ -25,18 +25,18 @@ from zlib import crc32
 
 from attrs import define, field, frozen
 
+from topoc.lowering.hashed import Buffer
+
 LIMIT = 20 << 30  # bytes
 MAGIC = b"topoc entry 4\n"
 SUM = 8
 HEAD = len(MAGIC) + SUM + 8  # the name of the form, a checksum, the length of the description
 PIECE = 1 << 24  # bytes of a file that have a checksum of their own
 ALIGNMENT = 64
-SUFFIXES = WEIGHT, FACT, FILE = ".weight", ".fact", ".file"
+SUFFIXES = WEIGHT, FACT, VALUES, FILE = ".weight", ".fact", ".values", ".file"
 DATA = ".data"  # of a file, beside its entry
 UNLINKABLE = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP})
 ABANDONED = 86_400  # seconds after which nobody is still writing a file
-
-Buffer = bytes | memoryview
 
 
 def folder() -> Path:
@@ -77,6 +77,15 @@ class Kept:
         """Note a value that JSON can hold."""
         text = json.dumps(value).encode()
         self.write(name + FACT, {"label": label, "recipe": "measured"}, (text,))
+
+    def values(self, name: str) -> memoryview | None:
+        """Bytes that were kept under a name; None where none were."""
+        found = self.read(name + VALUES)
+        return None if found is None else memoryview(found.mapped)[found.at :]
+
+    def keep_values(self, name: str, values: Buffer, label: str) -> None:
+        """Keep some bytes."""
+        self.write(name + VALUES, {"label": label, "recipe": "rounded"}, (values,))
 
     def link(self, name: str, target: Path) -> str | None:
         """Give a kept file another name; tells its SHA-256, and None where it is not kept.

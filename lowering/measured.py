@@ -1,7 +1,7 @@
 """What is measured of a checkpoint before anything is built, once for all its compiles."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from cattrs import structure, unstructure
@@ -9,10 +9,11 @@ from cattrs import structure, unstructure
 from topoc.lowering.architecture import Architecture
 from topoc.lowering.calibration import Text
 from topoc.lowering.checkpoint.weights import Weights
-from topoc.lowering.interpret.calibrate import Inputs, calibrate, digest
-from topoc.lowering.interpret.ranges import measure
 from topoc.lowering.rescale import Range
 from topoc.lowering.reuse import Reuse
+
+if TYPE_CHECKING:
+    from topoc.lowering.interpret.calibrate import Inputs
 
 
 def ranges(
@@ -22,6 +23,8 @@ def ranges(
     config = architecture.config.read_bytes()
 
     def measured() -> Any:  # as JSON has it
+        from topoc.lowering.interpret.ranges import measure
+
         return unstructure(measure(architecture, weights, tokens))
 
     found = reuse.value("residual stream", (config, tokens), measured)
@@ -30,11 +33,13 @@ def ranges(
 
 def inputs(
     architecture: Architecture, weights: Weights, text: Text, folder: Path | None, reuse: Reuse
-) -> Inputs:
+) -> "Inputs":
     """What projections read over a text.
 
     With a folder their products too, which are too large to be kept for another compile.
     """
+    from topoc.lowering.interpret.calibrate import Inputs, calibrate
+
     if folder is not None:
         return calibrate(architecture, weights, text, folder)
 
@@ -53,3 +58,10 @@ def inputs(
         held_out={role: np.array(one) for role, one in told["held_out"].items()},
         peaks=told["peaks"],
     )
+
+
+def digest(text: Text) -> str:
+    """What is known of the figures over a text before they are made."""
+    from topoc.lowering.interpret import calibrate
+
+    return calibrate.digest(text)

@@ -27,6 +27,7 @@ from topoc.lowering.package import prepare, write_description
 from topoc.lowering.plan import PackagePlan, Plan
 from topoc.lowering.progress import Progress
 from topoc.lowering.recipes import matrices
+from topoc.lowering.reuse import Reuse
 from topoc.lowering.stored import Extent, Rounded, RoundedKey
 from topoc.lowering.weight_file import Constants
 
@@ -122,6 +123,7 @@ class PackageWriter:
             architecture=self.laid.architecture,
             checkpoint=str(compressor.weights.reader.path),
             settings=Settings.of(compressor),
+            reuse=self.rounded.reuse,
             packages=packages,
             written=self.rounded.written,
         )
@@ -176,6 +178,7 @@ class _Work:
     architecture: Architecture
     checkpoint: str
     settings: Settings
+    reuse: Reuse
     packages: "tuple[_Emitted, ...]" = ()  # those that tasks name by their places
     written: Mapping[RoundedKey, Extent] = field(factory=dict)
 
@@ -193,10 +196,7 @@ def _compressor() -> Compressor:
 
 
 def _begin(lock: Any, work: _Work) -> None:  # the lock's class is the bundle's
-    import torch
-
     follow(lock)
-    torch.set_num_threads(1)
     _WORK.append(work)
 
 
@@ -230,7 +230,7 @@ def _written(at: int) -> tuple[Facts, dict[Path, str]] | _Findings:
     work = _WORK[-1]
     try:
         compressor = _compressor()
-        rounded = Rounded(compressor.weights, lambda _: None, dict(work.written))
+        rounded = Rounded(compressor.weights, lambda _: None, work.reuse, dict(work.written))
         digests = work.packages[at].write(Constants(rounded, compressor.get))
     except TopocError as failure:
         return _Findings(failure.findings)

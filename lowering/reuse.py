@@ -6,6 +6,7 @@ from typing import Any
 
 from attrs import field, frozen
 
+from topoc.lowering.hashed import Buffer
 from topoc.lowering.kept import Kept, name_of
 from topoc.lowering.version import VERSION
 
@@ -27,6 +28,18 @@ class Reuse:
         if found is None:
             found = make()
             self.cache.note(name, found, label)
+        return found
+
+    def values(self, label: str, decides: object, make: Callable[[], bytes]) -> Buffer:
+        """Bytes that the checkpoint and `decides` alone decide on."""
+        if self.cache is None:
+            return make()
+        name = self._name(label, decides)
+        found = self.cache.values(name)
+        if found is None:
+            made = make()
+            self.cache.keep_values(name, made, label)
+            return made
         return found
 
     def files(self, paths: Sequence[Path], decides: object, make: Callable[[], None]) -> None:

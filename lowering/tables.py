@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from topoc.lowering.architecture import Rope
 from topoc.lowering.features.storage import LEVELS, AngleFiles, RowFiles, angle_files, row_files
@@ -15,6 +15,10 @@ from topoc.lowering.plan import Plan
 from topoc.lowering.reuse import Reuse
 from topoc.lowering.rope import angles
 from topoc.lowering.stored import Rounded
+from topoc.lowering.threads import one_thread
+
+if TYPE_CHECKING:
+    import torch
 
 LEAST_FP16 = 2.0**-24  # above zero
 ROPE_BLOCK = 4096  # positions
@@ -77,6 +81,7 @@ def _write_rows(
     rounded.stands(path, weight)
 
 
+@one_thread()
 def _write_int8(
     rounded: Rounded, weight: Weight, files: RowFiles, path: Path, scales: Path
 ) -> None:
@@ -91,14 +96,14 @@ def _write_int8(
             scale_file.write(scale.numpy().data)
 
 
-def _coded_by_step(block: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _coded_by_step(block: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
     """Each row divided by its greatest |value| / 127 and rounded; a row of zeros has scale one."""
     peaks = _peaks(block)
     scale = (peaks / LEVELS).masked_fill(peaks == 0, 1.0)
     return (block / scale).round_().char(), scale
 
 
-def _coded_by_peak(block: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _coded_by_peak(block: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
     """Each row in 127ths of its greatest |value|, which is rounded to fp16 first.
 
     Where fp16 has zero for it, the least that it has above: codes of such a row are small, and
@@ -109,8 +114,10 @@ def _coded_by_peak(block: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return codes.char(), scale
 
 
-def _peaks(block: torch.Tensor) -> torch.Tensor:
+def _peaks(block: "torch.Tensor") -> "torch.Tensor":
     """The greatest |value| of each row: (rows, 1)."""
+    import torch
+
     return torch.maximum(block.amax(1, keepdim=True), -block.amin(1, keepdim=True))
 
 

@@ -45,7 +45,7 @@ class Constants:
         """The values of a constant of a few elements."""
         if placed.recipe is not None:
             return self._part(placed).array()
-        values = self.rounded.values(placed.weight).numpy()
+        values = self.rounded.values(placed.weight)
         return np.tile(values, 2) if placed.layout == "twice" else values
 
     def _append(self, record: Record, file: HashedFile, path: Path) -> None:

@@ -1,7 +1,11 @@
 """What compiles of one checkpoint share: measured values and whole files, whole or made anew."""
 
 import os
+import shutil
+import subprocess
+import sys
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,12 +15,14 @@ from safetensors.torch import save_file
 from tiny_checkpoint import by_name, tiny
 from twins import int4, with_weights
 
-from topoc.lowering import measured, tables
+from topoc.dsl.cli import main
+from topoc.lowering import tables
 from topoc.lowering.architecture import read
 from topoc.lowering.bundle.digest import tree_digest
 from topoc.lowering.checkpoint.open import open_checkpoint
 from topoc.lowering.compiler import compile_bundle
 from topoc.lowering.compress.cache import Cache
+from topoc.lowering.interpret import ranges
 from topoc.lowering.ir import DType
 from topoc.lowering.kept import PIECE, Kept, sums
 from topoc.lowering.request import Request
@@ -133,7 +139,7 @@ def test_another_chunking_measures_nothing_and_codes_no_table(small, tmp_path, m
     def made(*_):
         pytest.fail("it was made before")
 
-    for module, name in ((measured, "measure"), (tables, "_write_int8")):
+    for module, name in ((ranges, "measure"), (tables, "_write_int8")):
         monkeypatch.setattr(module, name, made)
     second = compile_bundle(request(small, "random:3", cache, chunks=OTHERS), tmp_path / "two")
     assert second == fresh
@@ -142,6 +148,29 @@ def test_another_chunking_measures_nothing_and_codes_no_table(small, tmp_path, m
     assert (tmp_path / "two" / TABLE).samefile(tmp_path / "one" / TABLE)
     with pytest.raises(pytest.fail.Exception):
         compile_bundle(request(small, "random:4", cache), tmp_path / "three")
+
+
+@pytest.mark.parametrize(("weights", "jobs"), [("random:3", "1"), ("model.safetensors", "2")])
+def test_a_compile_that_finds_everything_needs_no_torch(
+    small, tmp_path, monkeypatch, weights, jobs
+):
+    """It takes a second to be imported, in each process."""
+    monkeypatch.chdir(shutil.copytree(small, tmp_path / "small"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    save_file(by_name(read(Path())), "model.safetensors")
+    recipes = "embed: int8(per = row)\n    weights: palettize(bits = 4, group = 32)"
+    for name, chunks in (("one", None), ("two", OTHERS)):
+        text = topology_text(chunks=chunks).replace("embed: none", recipes)
+        Path(f"{name}.topo").write_text(text)
+    main(["compile", "one.topo", "--weights", weights, "-o", "one"], standalone_mode=False)
+    asked = ["compile", "two.topo", "--weights", weights, "-o"]
+    main([*asked, "fresh", "--no-cache"], standalone_mode=False)
+    Path("gone").mkdir()
+    Path("gone/torch.py").write_text("raise ModuleNotFoundError('torch is gone')")
+    code = [sys.executable, "-c", "from topoc.dsl.cli import main; main()"]
+    gone = {**os.environ, "PYTHONPATH": "gone"}
+    subprocess.run([*code, *asked, "two", "--jobs", jobs], env=gone, check=True)
+    assert tree_digest(Path("two")) == tree_digest(Path("fresh"))
 
 
 @define
