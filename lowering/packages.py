@@ -123,7 +123,7 @@ class PackageWriter:
             architecture=self.laid.architecture,
             checkpoint=str(compressor.weights.reader.path),
             settings=Settings.of(compressor),
-            reuse=self.rounded.reuse,
+            reuse=self.rounded.reuse.elsewhere(),
             packages=packages,
             written=self.rounded.written,
         )

@@ -47,7 +47,7 @@ class Reuse:
         if self.cache is None:
             make()
             return
-        names = {path: self._name(path.name, decides) for path in paths}
+        names = dict(zip(paths, self.names(paths, decides), strict=True))
         linked = {path: self.cache.link(name, path) for path, name in names.items()}
         if None in linked.values():
             for path in paths:
@@ -55,6 +55,15 @@ class Reuse:
             make()
             linked = {path: self.cache.keep(name, path, path.name) for path, name in names.items()}
         self.digests.update((path, digest) for path, digest in linked.items() if digest)
+
+    def names(self, paths: Sequence[Path], decides: object) -> list[str]:
+        """What the cache calls files."""
+        return [self._name(path.name, decides) for path in paths]
+
+    def elsewhere(self) -> "Reuse":
+        """The same for another process."""
+        cache = self.cache and Kept(self.cache.root, self.cache.limit)
+        return Reuse(self.checkpoint, cache)
 
     def _name(self, label: str, decides: object) -> str:
         return name_of(VERSION, self.checkpoint, label, decides)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from topoc.lowering.architecture import Rope
+from topoc.lowering.checkpoint.weights import Weights
 from topoc.lowering.features.storage import LEVELS, AngleFiles, RowFiles, angle_files, row_files
 from topoc.lowering.ir import TensorType, Weight
 from topoc.lowering.manifest import PerLayer, RopeTable, Table
@@ -38,10 +39,9 @@ def write_table(
     than the vocabulary, the rows that no token has are left out.
     """
     files = row_files(plan.topology, plan.dtype, name)
-    rows, width = plan.table_shape(name)
-    longer = rows < rounded.weights.spec(name).shape[0]
-    weight = Weight(name, TensorType(plan.dtype, (rows, width)), first=0 if longer else None)
+    weight = _rows(plan, rounded.weights, name)
     _write_rows(rounded, weight, files, directory, reuse or Reuse(""))
+    rows, width = weight.type.shape
     return Table(
         path=files.path,
         dtype=files.dtype,
@@ -52,6 +52,25 @@ def write_table(
         scales_dtype=files.scales_dtype,
         divisor=files.divisor,
     )
+
+
+def kept_files(plan: Plan, weights: Weights, name: str, reuse: Reuse) -> list[str]:
+    """What the cache calls the files of a table, whether it has them or not."""
+    files = row_files(plan.topology, plan.dtype, name)
+    return reuse.names(*_decided(_rows(plan, weights, name), files))
+
+
+def _rows(plan: Plan, weights: Weights, name: str) -> Weight:
+    """The rows that tokens have."""
+    shape = plan.table_shape(name)
+    longer = shape[0] < weights.spec(name).shape[0]
+    return Weight(name, TensorType(plan.dtype, shape), first=0 if longer else None)
+
+
+def _decided(weight: Weight, files: RowFiles) -> tuple[tuple[Path, ...], object]:
+    """The files of a table, and all that decides on them beside the checkpoint."""
+    paths = (files.path,) if files.scales is None else (files.path, files.scales)
+    return tuple(map(Path, paths)), (weight.key, weight.type.shape, files)
 
 
 def _multiplier(plan: Plan, name: str) -> float:
@@ -66,10 +85,10 @@ def _write_rows(
     rounded: Rounded, weight: Weight, files: RowFiles, directory: Path, reuse: Reuse
 ) -> None:
     """Rows as they are, which packages may copy, or coded, with the files of their scales."""
-    path, decides = directory / files.path, (weight.key, weight.type.shape, files)
-    if files.scales is not None:
-        both = (path, directory / files.scales)
-        reuse.files(both, decides, lambda: _write_int8(rounded, weight, files, *both))
+    names, decides = _decided(weight, files)
+    path, *scales = paths = [directory / name for name in names]
+    if scales:
+        reuse.files(paths, decides, lambda: _write_int8(rounded, weight, files, *paths))
         rounded.told(weight.type.bytes)
         return
 
@@ -77,7 +96,7 @@ def _write_rows(
         with path.open("w+b") as file:
             rounded.append_to(file, path, weight)
 
-    reuse.files((path,), decides, write)
+    reuse.files(paths, decides, write)
     rounded.stands(path, weight)
 
 

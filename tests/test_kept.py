@@ -24,8 +24,9 @@ from topoc.lowering.compiler import compile_bundle
 from topoc.lowering.compress.cache import Cache
 from topoc.lowering.interpret import ranges
 from topoc.lowering.ir import DType
-from topoc.lowering.kept import PIECE, Kept, sums
+from topoc.lowering.kept import Kept
 from topoc.lowering.request import Request
+from topoc.lowering.sums import PIECE, sums
 
 OTHERS = "chunk one = L0\n  chunk two = L1-3 + norm + head(argmax)"
 TABLE = "embed.int8.bin"
