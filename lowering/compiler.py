@@ -16,7 +16,7 @@ from topoc.dsl.format import flatten
 from topoc.lowering import manifest, measured
 from topoc.lowering.activations import calibrated, scale_of
 from topoc.lowering.bundle.reader import MANIFEST, BundleWriter, open_bundle
-from topoc.lowering.calibration import Text, calibration_text, calibration_tokens
+from topoc.lowering.calibration import Text, calibration_text
 from topoc.lowering.checkpoint.bind import bind
 from topoc.lowering.checkpoint.digest import digest
 from topoc.lowering.checkpoint.weights import Weights
@@ -149,7 +149,7 @@ class Job:
         if is_for_runtime(request.topology, request.precision):
             folder /= HF_MODEL
             folder.mkdir()
-        return write_tokenizer(found, folder)
+        return write_tokenizer(found, folder, self.reuse)
 
     def _runtime_files(self) -> None:
         request = self.request
@@ -164,7 +164,7 @@ class Job:
     def _ranges(self, tokenizer: Path | None) -> tuple[Range, ...]:
         self.progress.begin("measuring the residual stream", 0)
         architecture = self.request.architecture
-        tokens = calibration_tokens(architecture, tokenizer)
+        tokens = measured.tokens(architecture, tokenizer, self.reuse)
         return measured.ranges(architecture, self.weights, tokens, self.reuse)
 
     def _text(self, tokenizer: Path | None) -> Text | None:

@@ -83,9 +83,9 @@ class Kept:
         found = self.read(name + VALUES)
         return None if found is None else memoryview(found.mapped)[found.at :]
 
-    def keep_values(self, name: str, values: Buffer, label: str) -> None:
+    def keep_values(self, name: str, values: Buffer, label: str, kind: str) -> None:
         """Keep some bytes."""
-        self.write(name + VALUES, {"label": label, "recipe": "rounded"}, (values,))
+        self.write(name + VALUES, {"label": label, "recipe": kind}, (values,))
 
     @contextmanager
     def ahead(self, names: Iterable[str]) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """What is measured of a checkpoint before anything is built, once for all its compiles."""
 
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -7,13 +8,26 @@ import numpy as np
 from cattrs import structure, unstructure
 
 from topoc.lowering.architecture import Architecture
-from topoc.lowering.calibration import Text
+from topoc.lowering.calibration import TEXT, Text, calibration_tokens
 from topoc.lowering.checkpoint.weights import Weights
 from topoc.lowering.rescale import Range
 from topoc.lowering.reuse import Reuse
+from topoc.lowering.tokenizer import TOKENIZER
 
 if TYPE_CHECKING:
     from topoc.lowering.interpret.calibrate import Inputs
+
+
+def tokens(architecture: Architecture, tokenizer: Path | None, reuse: Reuse) -> list[int]:
+    """What the residual stream is measured on; it takes a second to load a large tokenizer."""
+    if tokenizer is None:
+        return calibration_tokens(architecture, None)
+    file = sha256((tokenizer / TOKENIZER).read_bytes()).hexdigest()
+    decides = (TEXT, file, architecture.bos, architecture.reach)
+    found: list[int] = reuse.value(
+        "tokens", decides, lambda: calibration_tokens(architecture, tokenizer)
+    )
+    return found
 
 
 def ranges(

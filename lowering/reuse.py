@@ -30,15 +30,15 @@ class Reuse:
             self.cache.note(name, found, label)
         return found
 
-    def values(self, label: str, decides: object, make: Callable[[], bytes]) -> Buffer:
-        """Bytes that the checkpoint and `decides` alone decide on."""
+    def values(self, label: str, kind: str, decides: object, make: Callable[[], bytes]) -> Buffer:
+        """Bytes of some kind that the checkpoint and `decides` alone decide on."""
         if self.cache is None:
             return make()
-        name = self._name(label, decides)
+        name = self._name(label, (kind, decides))
         found = self.cache.values(name)
         if found is None:
             made = make()
-            self.cache.keep_values(name, made, label)
+            self.cache.keep_values(name, made, label, kind)
             return made
         return found
 

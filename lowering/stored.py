@@ -127,7 +127,7 @@ class Rounded:
         names, offsets, dtype = self.weights.names, self.weights.offsets, weight.type.dtype
         decides = (names[weight.role], offsets[weight.role], weight.type.shape, dtype.value)
         yield self.reuse.values(
-            weight.key, decides, lambda: b"".join(_streamed(self.weights, weight))
+            weight.key, "rounded", decides, lambda: b"".join(_streamed(self.weights, weight))
         )
 
     def _extent(self, weight: Weight) -> Extent | None:

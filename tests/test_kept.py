@@ -61,7 +61,7 @@ def test_a_value_of_another_byte_is_no_value(kept):
 
 def test_bytes_are_kept_as_they_are(kept):
     assert kept.values("a") is None
-    kept.keep_values("a", b"\x00gain", "a gain")
+    kept.keep_values("a", b"\x00gain", "a gain", "rounded")
     assert bytes(kept.values("a")) == b"\x00gain"
     (entry,) = kept.entries()
     assert (entry.key, entry.label, entry.recipe) == ("a", "a gain", "rounded")
