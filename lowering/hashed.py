@@ -43,17 +43,12 @@ class HashedFile:
     digest: str = field(init=False, default="")
     _file: BinaryIO = field(init=False)
     _at: int = field(init=False, default=0)
-    _sum: Any = field(init=False, factory=sha256)  # hashlib's class has no name
-    _batch: list[memoryview] = field(init=False, factory=list)  # written, and in no thread's hands
-    _batched: int = field(init=False, default=0)
-    _hashed: deque[Future[None]] = field(init=False, factory=deque)
-    _synced: Future[None] | None = field(init=False, default=None)
-    _unsynced: int = field(init=False, default=0)
-    _threads: tuple[ThreadPoolExecutor, ThreadPoolExecutor] = field(init=False)
+    _hash: "_Hash" = field(init=False)
+    _disk: "_Disk" = field(init=False)
 
     def __enter__(self) -> Self:
         self._file = self.path.open("wb")
-        self._threads = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        self._hash, self._disk = _Hash(), _Disk(self._file.fileno())
         return self
 
     def __exit__(
@@ -62,10 +57,12 @@ class HashedFile:
         try:
             if kind is None:
                 self._file.flush()
-                self._finish()
+                digest = self._hash.taken()
+                self._disk.wait()
+                self.digest = digest
         finally:
-            for one in self._threads:
-                one.shutdown(cancel_futures=True)
+            for one in (self._hash, self._disk):
+                one.thread.shutdown(cancel_futures=True)
             self._file.close()
 
     def tell(self) -> int:
@@ -83,40 +80,67 @@ class HashedFile:
             piece = whole[at : at + PIECE]
             self._file.write(piece)
             self._at += len(piece)
-            self._hash(piece)
-            self._sync(len(piece))
+            self._hash.take(piece)
+            self._disk.take(len(piece))
 
-    def _hash(self, piece: memoryview) -> None:
-        """Hand over what has come together, small pieces with others."""
-        self._batch.append(piece)
-        self._batched += len(piece)
-        if self._batched >= PIECE:
-            self._hand_over()
-            while len(self._hashed) > AHEAD:
-                self._hashed.popleft().result()
 
-    def _hand_over(self) -> None:
-        batch, self._batch, self._batched = self._batch, [], 0
-        self._hashed.append(self._threads[0].submit(self._update, batch))
+def _thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1)
+
+
+@define(eq=False, repr=False)
+class _Hash:
+    """Hashes in a thread what comes to it, small pieces together."""
+
+    thread: ThreadPoolExecutor = field(factory=_thread)
+    sum: Any = field(factory=sha256)  # hashlib's class has no name
+    batch: list[memoryview] = field(factory=list)
+    size: int = 0  # bytes of the batch
+    given: deque[Future[None]] = field(factory=deque)
+
+    def take(self, piece: memoryview) -> None:
+        """Wait while there is too much to do, so that memory stays small."""
+        self.batch.append(piece)
+        self.size += len(piece)
+        if self.size >= PIECE:
+            self._give()
+            while len(self.given) > AHEAD:
+                self.given.popleft().result()
+
+    def taken(self) -> str:
+        """The hash of all that came."""
+        self._give()
+        for one in self.given:
+            one.result()
+        found: str = self.sum.hexdigest()
+        return found
+
+    def _give(self) -> None:
+        batch, self.batch, self.size = self.batch, [], 0
+        self.given.append(self.thread.submit(self._update, batch))
 
     def _update(self, batch: list[memoryview]) -> None:
         for one in batch:
-            self._sum.update(one)
+            self.sum.update(one)
 
-    def _sync(self, count: int) -> None:
-        """Have the disk take over what was written so far, unless it is still busy with more."""
-        self._unsynced += count
-        if self._unsynced < SYNCED or (self._synced is not None and not self._synced.done()):
-            return
-        if self._synced is not None:
-            self._synced.result()
-        self._unsynced = 0
-        self._synced = self._threads[1].submit(os.fsync, self._file.fileno())
 
-    def _finish(self) -> None:
-        self._hand_over()
-        for one in self._hashed:
-            one.result()
-        if self._synced is not None:
-            self._synced.result()
-        self.digest = self._sum.hexdigest()
+@define(eq=False, repr=False)
+class _Disk:
+    """Has the disk take over in a thread what was written to an open file."""
+
+    handle: int
+    thread: ThreadPoolExecutor = field(factory=_thread)
+    fresh: int = 0  # bytes that it was not asked for yet
+    asked: Future[None] | None = None
+
+    def take(self, count: int) -> None:
+        """Ask for what came together, unless the disk is still busy with what came before."""
+        self.fresh += count
+        if self.fresh >= SYNCED and (self.asked is None or self.asked.done()):
+            self.wait()
+            self.fresh, self.asked = 0, self.thread.submit(os.fsync, self.handle)
+
+    def wait(self) -> None:
+        """Until it has what it was asked for; raises what it refused."""
+        if self.asked is not None:
+            self.asked.result()

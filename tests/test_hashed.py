@@ -105,11 +105,11 @@ def test_no_more_waits_to_be_hashed_than_was_said(path, monkeypatch):
     slow = Slow()
     monkeypatch.setattr(hashed, "AHEAD", 2)
     with HashedFile(path) as file:
-        file._sum, slow.hexdigest = slow, lambda: "hash"
+        file._hash.sum, slow.hexdigest = slow, lambda: "hash"
         threading.Timer(0.2, slow.go.set).start()
         for _ in range(10):
             file.write(bytes(PIECE))
-            assert len(file._hashed) <= 2
+            assert len(file._hash.given) <= 2
         assert slow.go.is_set()
 
 
