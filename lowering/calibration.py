@@ -8,6 +8,7 @@ from attrs import frozen
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.dsl.source import Span
 from topoc.lowering.architecture import Architecture
+from topoc.lowering.compress.method import FEEDBACK_BITS
 from topoc.lowering.compress.recipe import Palettize, Recipe
 from topoc.lowering.tokenizer import load_tokenizer
 
@@ -69,8 +70,6 @@ def check_use(
 
     `activations` is what asks for activations in int8, whose scales only a text can tell.
     """
-    from topoc.lowering.compress.feedback import MOST_BITS
-
     bits = [one.bits for one in recipes if isinstance(one, Palettize)]
     if activations is not None and not text:
         words = "activations are quantised, and nothing tells how large they become"
@@ -81,8 +80,8 @@ def check_use(
         raise TopocError(
             error("calibrate.unused", words, Place("--calibrate"), help="leave it out")
         )
-    if feedback and not any(one <= MOST_BITS for one in bits):
-        words = f"nothing is palettized at {MOST_BITS} bits or less, where error feedback helps"
+    if feedback and not any(one <= FEEDBACK_BITS for one in bits):
+        words = f"nothing is palettized at {FEEDBACK_BITS} bits or less, where error feedback helps"
         at = Place("--error-feedback")
         raise TopocError(error("calibrate.unused", words, at, help="leave it out"))
 

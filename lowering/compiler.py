@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from attrs import evolve, frozen
 
@@ -15,20 +16,18 @@ from topoc.dsl.format import flatten
 from topoc.lowering import manifest, measured
 from topoc.lowering.activations import calibrated, scale_of
 from topoc.lowering.bundle.reader import MANIFEST, BundleWriter, open_bundle
-from topoc.lowering.calibration import Text, calibration_text, calibration_tokens
+from topoc.lowering.calibration import Text, calibration_text
 from topoc.lowering.checkpoint.bind import bind
 from topoc.lowering.checkpoint.digest import digest
 from topoc.lowering.checkpoint.weights import Weights
-from topoc.lowering.compress.cache import METHOD, Cache
+from topoc.lowering.compress.cache import Cache
+from topoc.lowering.compress.method import METHOD
 from topoc.lowering.compress.recipe import Palettize
 from topoc.lowering.compressed import Compressor
 from topoc.lowering.describe import Identity, Written, describe, toolchain
 from topoc.lowering.features.limits import misfits
 from topoc.lowering.features.runtime_files import write_runtime_files
 from topoc.lowering.features.storage import HF_MODEL, is_for_runtime
-from topoc.lowering.interpret.calibrate import Inputs
-from topoc.lowering.interpret.calibrate import digest as told_of
-from topoc.lowering.interpret.walk import one_thread
 from topoc.lowering.ir import DType
 from topoc.lowering.kept import linked
 from topoc.lowering.lint.streams import streams_checked
@@ -51,6 +50,9 @@ from topoc.lowering.tables import (
 )
 from topoc.lowering.tokenizer import find_tokenizer, write_tokenizer
 
+if TYPE_CHECKING:
+    from topoc.lowering.interpret.calibrate import Inputs
+
 
 def compile_bundle(
     request: Request, directory: Path, progress: Progress | None = None
@@ -68,9 +70,7 @@ def compile_bundle(
         told.begin("hashing the weights", 0)
         reuse = Reuse(digest(weights.reader), request.cache)
         job = Job(request=request, weights=weights, writer=writer, progress=told, reuse=reuse)
-        with one_thread():  # more of them spin where they wait, and `jobs` says how many work
-            made = job.run()
-        return writer.seal(made, reuse.digests)
+        return writer.seal(job.run(), reuse.digests)
 
 
 @frozen
@@ -81,7 +81,7 @@ class _Known:
     ranges: tuple[Range, ...]
     scales: Scales
     identity: Identity
-    inputs: Inputs | None
+    inputs: "Inputs | None"
 
 
 @frozen(kw_only=True)
@@ -113,7 +113,7 @@ class Job:
     def _write(self, laid: Plan, known: _Known) -> manifest.Manifest:
         """Every file but the manifest."""
         request, directory = self.request, self.writer.directory
-        rounded = Rounded(self.weights, self.progress.advance)
+        rounded = Rounded(self.weights, self.progress.advance, self.reuse)
         (directory / "config.json").write_bytes(request.architecture.config.read_bytes())
         flat = flatten(request.topology, "config.json")
         (directory / "topology.topo").write_text(flat, encoding="utf-8", newline="\n")
@@ -149,7 +149,7 @@ class Job:
         if is_for_runtime(request.topology, request.precision):
             folder /= HF_MODEL
             folder.mkdir()
-        return write_tokenizer(found, folder)
+        return write_tokenizer(found, folder, self.reuse)
 
     def _runtime_files(self) -> None:
         request = self.request
@@ -164,7 +164,7 @@ class Job:
     def _ranges(self, tokenizer: Path | None) -> tuple[Range, ...]:
         self.progress.begin("measuring the residual stream", 0)
         architecture = self.request.architecture
-        tokens = calibration_tokens(architecture, tokenizer)
+        tokens = measured.tokens(architecture, tokenizer, self.reuse)
         return measured.ranges(architecture, self.weights, tokens, self.reuse)
 
     def _text(self, tokenizer: Path | None) -> Text | None:
@@ -199,7 +199,7 @@ class Job:
         flat = flatten(request.topology, "config.json")
         versions = sorted(toolchain().items())
         padded, method = request.pad_groups, METHOD
-        seen = () if text is None else (told_of(text), request.error_feedback)
+        seen = () if text is None else (measured.digest(text), request.error_feedback)
         same = (flat, config, weights, request.precision.value, scales, versions, padded, method)
         inputs = (*same, *seen)
         build = hashlib.sha256(repr(inputs).encode()).hexdigest()
@@ -234,6 +234,7 @@ class Job:
                 writer=self.writer,
                 progress=self.progress,
                 jobs=request.jobs,
+                digests=self.reuse.digests,
             )
             packages.compress(fresh)
             made = packages.write(fresh)
@@ -263,7 +264,7 @@ class Job:
         return Path(stack.enter_context(folder))
 
     @contextmanager
-    def _inputs(self, text: Text | None) -> Iterator[Inputs | None]:
+    def _inputs(self, text: Text | None) -> "Iterator[Inputs | None]":
         """What projections read over the text; their products lie on disk meanwhile."""
         if text is None:
             yield None

@@ -3,27 +3,28 @@
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import torch
 from attrs import define, evolve, field, frozen
 from numpy.typing import NDArray
 
 from topoc.lowering.checkpoint.weights import Weights
 from topoc.lowering.compress.cache import Cache, key
-from topoc.lowering.compress.compress import compress
-from topoc.lowering.compress.feedback import MOST_BITS, fed_back
 from topoc.lowering.compress.histogram import Floats
 from topoc.lowering.compress.importance import Importance
-from topoc.lowering.compress.measure import damage
+from topoc.lowering.compress.method import FEEDBACK_BITS
 from topoc.lowering.compress.parts import Compressed, Damage
 from topoc.lowering.compress.recipe import Palettize, Recipe
 from topoc.lowering.compress.source import Held, Source, content, spans
 from topoc.lowering.ir import Weight
 from topoc.lowering.kept import name_of
 from topoc.lowering.stored import scaled
+from topoc.lowering.threads import one_thread
 from topoc.lowering.version import VERSION
+
+if TYPE_CHECKING:
+    import torch
 
 HELD = 1 << 25
 """Weights of a matrix that is read once and held in fp16, for it is looked at twice."""
@@ -46,7 +47,7 @@ class Matrix:
         """Output and input channels."""
         return self.weight.type.shape
 
-    def rows(self, start: int, stop: int) -> torch.Tensor:
+    def rows(self, start: int, stop: int) -> "torch.Tensor":
         """Some rows with the weight's offset and factor, in float32."""
         first = self.weight.first or 0
         return scaled(self.weights.rows(self.weight.role, first + start, first + stop), self.weight)
@@ -137,7 +138,8 @@ class Compressor:
         noted = self._noted(weight)
         known: str | None = self.cache.fact(noted)
         if known is None:
-            known = content(self._read(weight))
+            with one_thread():
+                known = content(self._read(weight))
             self.cache.note(noted, known, weight.key)
         return known
 
@@ -151,21 +153,28 @@ class Compressor:
             self._source = weight, source
         return self._source[1]
 
+    @one_thread()
     def _make(self, weight: Weight, how: Recipe) -> Compressed:
+        from topoc.lowering.compress.compress import compress
+        from topoc.lowering.compress.feedback import fed_back
+        from topoc.lowering.compress.measure import damage
+
         source, role, inputs = self._read(weight), weight.role, self.inputs
         counted = None if inputs is None else inputs.importance(role)
         made = compress(source, how, counted, pad_groups=self.pad_groups)
         if inputs is None:
             return evolve(made, damage=damage(source, made))
         products = inputs.products(role)
-        if products is not None and isinstance(how, Palettize) and how.bits <= MOST_BITS:
+        if products is not None and isinstance(how, Palettize) and how.bits <= FEEDBACK_BITS:
             made = fed_back(source, made, products)
         lost = damage(source, made, inputs.judged(role), inputs.judging_products(role))
         return evolve(made, damage=lost)
 
 
-def _held(source: Source) -> torch.Tensor:
+def _held(source: Source) -> "torch.Tensor":
     """All rows in fp16; infinities among them are named by who compresses them."""
+    import torch
+
     rows, columns = source.shape
     whole = torch.empty(rows, columns, dtype=torch.float16)
     for start, stop in spans(0, rows, columns):

@@ -14,7 +14,6 @@ import mmap
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from hashlib import file_digest, sha256
 from pathlib import Path
@@ -25,18 +24,18 @@ from zlib import crc32
 
 from attrs import define, field, frozen
 
+from topoc.lowering.hashed import Buffer
+from topoc.lowering.sums import Sums, adder, begun, ended, sums
+
 LIMIT = 20 << 30  # bytes
 MAGIC = b"topoc entry 4\n"
 SUM = 8
 HEAD = len(MAGIC) + SUM + 8  # the name of the form, a checksum, the length of the description
-PIECE = 1 << 24  # bytes of a file that have a checksum of their own
 ALIGNMENT = 64
-SUFFIXES = WEIGHT, FACT, FILE = ".weight", ".fact", ".file"
+SUFFIXES = WEIGHT, FACT, VALUES, FILE = ".weight", ".fact", ".values", ".file"
 DATA = ".data"  # of a file, beside its entry
 UNLINKABLE = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP})
 ABANDONED = 86_400  # seconds after which nobody is still writing a file
-
-Buffer = bytes | memoryview
 
 
 def folder() -> Path:
@@ -67,6 +66,7 @@ class Kept:
     root: Path = field(factory=folder)
     limit: int = LIMIT
     damaged: list[str] = field(factory=list)  # keys of entries that were not what they should be
+    _begun: dict[str, Sums] = field(factory=dict, init=False, repr=False)
 
     def fact(self, name: str) -> Any:  # as JSON has it
         """What was noted under a name; None where nothing was."""
@@ -78,6 +78,27 @@ class Kept:
         text = json.dumps(value).encode()
         self.write(name + FACT, {"label": label, "recipe": kind}, (text,))
 
+    def values(self, name: str) -> memoryview | None:
+        """Bytes that were kept under a name; None where none were."""
+        found = self.read(name + VALUES)
+        return None if found is None else memoryview(found.mapped)[found.at :]
+
+    def keep_values(self, name: str, values: Buffer, label: str, kind: str) -> None:
+        """Keep some bytes."""
+        self.write(name + VALUES, {"label": label, "recipe": kind}, (values,))
+
+    @contextmanager
+    def ahead(self, names: Iterable[str]) -> Iterator[None]:
+        """Within the block, look in the background at files that will be linked."""
+        with adder(spared=1) as threads:
+            for name in names:
+                with suppress(FileNotFoundError):  # it is not kept
+                    self._begun[name] = begun(self.root / (name + DATA), threads)
+            try:
+                yield
+            finally:
+                self._begun.clear()
+
     def link(self, name: str, target: Path) -> str | None:
         """Give a kept file another name; tells its SHA-256, and None where it is not kept.
 
@@ -87,7 +108,8 @@ class Kept:
         if found is None:
             return None
         try:
-            if sums(data) != found.told["sums"]:
+            ahead = self._begun.pop(name, None)
+            if (sums(data) if ahead is None else ended(ahead)) != found.told["sums"]:
                 self._damaged(name + FILE)
                 return None
             linked(data, target)
@@ -186,13 +208,6 @@ class Read:
     told: dict[str, Any]
     mapped: mmap.mmap = field(repr=False)
     at: int  # where its data begins
-
-
-def sums(path: Path) -> list[int]:
-    """The checksums of a file's pieces, by as many threads as there are processors."""
-    with path.open("rb") as file, ThreadPoolExecutor() as pool:
-        places = range(0, path.stat().st_size, PIECE)
-        return list(pool.map(lambda at: crc32(os.pread(file.fileno(), PIECE, at)), places))
 
 
 def linked(source: Path | str, target: Path | str) -> None:

@@ -1,18 +1,33 @@
 """What is measured of a checkpoint before anything is built, once for all its compiles."""
 
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from cattrs import structure, unstructure
 
 from topoc.lowering.architecture import Architecture
-from topoc.lowering.calibration import Text
+from topoc.lowering.calibration import TEXT, Text, calibration_tokens
 from topoc.lowering.checkpoint.weights import Weights
-from topoc.lowering.interpret.calibrate import Inputs, calibrate, digest
-from topoc.lowering.interpret.ranges import measure
 from topoc.lowering.rescale import Range
 from topoc.lowering.reuse import Reuse
+from topoc.lowering.tokenizer import TOKENIZER
+
+if TYPE_CHECKING:
+    from topoc.lowering.interpret.calibrate import Inputs
+
+
+def tokens(architecture: Architecture, tokenizer: Path | None, reuse: Reuse) -> list[int]:
+    """What the residual stream is measured on; it takes a second to load a large tokenizer."""
+    if tokenizer is None:
+        return calibration_tokens(architecture, None)
+    file = sha256((tokenizer / TOKENIZER).read_bytes()).hexdigest()
+    decides = (TEXT, file, architecture.bos, architecture.reach)
+    found: list[int] = reuse.value(
+        "tokens", decides, lambda: calibration_tokens(architecture, tokenizer)
+    )
+    return found
 
 
 def ranges(
@@ -22,6 +37,8 @@ def ranges(
     config = architecture.config.read_bytes()
 
     def measured() -> Any:  # as JSON has it
+        from topoc.lowering.interpret.ranges import measure
+
         return unstructure(measure(architecture, weights, tokens))
 
     found = reuse.value("residual stream", (config, tokens), measured)
@@ -30,11 +47,13 @@ def ranges(
 
 def inputs(
     architecture: Architecture, weights: Weights, text: Text, folder: Path | None, reuse: Reuse
-) -> Inputs:
+) -> "Inputs":
     """What projections read over a text.
 
     With a folder their products too, which are too large to be kept for another compile.
     """
+    from topoc.lowering.interpret.calibrate import Inputs, calibrate
+
     if folder is not None:
         return calibrate(architecture, weights, text, folder)
 
@@ -53,3 +72,10 @@ def inputs(
         held_out={role: np.array(one) for role, one in told["held_out"].items()},
         peaks=told["peaks"],
     )
+
+
+def digest(text: Text) -> str:
+    """What is known of the figures over a text before they are made."""
+    from topoc.lowering.interpret import calibrate
+
+    return calibrate.digest(text)

@@ -5,10 +5,10 @@ import json
 import uuid
 from pathlib import Path
 from struct import pack
-from types import TracebackType
-from typing import BinaryIO, Self
 
-from attrs import define, field
+from attrs import define
+
+from topoc.lowering.hashed import Sink
 
 ALIGNMENT = 64
 SENTINEL = 0xDEADBEEF
@@ -45,24 +45,11 @@ def after(offset: int, nbytes: int) -> int:
 class BlobWriter:
     """Writes weight.bin: a header of 64 bytes, then records of a header and data, all aligned."""
 
-    path: Path
-    file: BinaryIO = field(init=False)
-    _count: int = field(init=False, default=0)
+    file: Sink  # with nothing in it
+    count: int  # of all records
 
-    def __enter__(self) -> Self:
-        self.file = self.path.open("w+b")
-        self.file.write(bytes(ALIGNMENT))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                self.file.seek(0)
-                self.file.write(pack("<II", self._count, 2))
-        finally:
-            self.file.close()
+    def __attrs_post_init__(self) -> None:
+        self.file.write(pack("<II", self.count, 2).ljust(ALIGNMENT, b"\0"))
 
     def begin(self, dtype: str, nbytes: int, count: int = 0) -> int:
         """Start a record of so many bytes; its offset is what the model refers to.
@@ -71,11 +58,10 @@ class BlobWriter:
         """
         padding = 8 * nbytes - count * SUB_BYTE[dtype] if dtype in SUB_BYTE else 0
         at = self.file.tell()
-        self.file.write(bytes(-at % ALIGNMENT))
-        offset = self.file.tell()
+        filled = bytes(-at % ALIGNMENT)
+        offset = at + len(filled)
         header = pack("<IIQQQ", SENTINEL, RECORD_TYPES[dtype], nbytes, offset + ALIGNMENT, padding)
-        self.file.write(header.ljust(ALIGNMENT, b"\0"))
-        self._count += 1
+        self.file.write(filled + header.ljust(ALIGNMENT, b"\0"))
         return offset
 
 

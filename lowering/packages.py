@@ -27,6 +27,7 @@ from topoc.lowering.package import prepare, write_description
 from topoc.lowering.plan import PackagePlan, Plan
 from topoc.lowering.progress import Progress
 from topoc.lowering.recipes import matrices
+from topoc.lowering.reuse import Reuse
 from topoc.lowering.stored import Extent, Rounded, RoundedKey
 from topoc.lowering.weight_file import Constants
 
@@ -48,6 +49,7 @@ class PackageWriter:
     writer: BundleWriter
     progress: Progress
     jobs: int
+    digests: dict[Path, str] = field(factory=dict)  # of files whose SHA-256 is known
 
     def compress(self, packages: tuple[PackagePlan, ...]) -> None:
         """Bring every compressed weight of the packages into the cache, the largest first."""
@@ -73,7 +75,7 @@ class PackageWriter:
             return self._write_together(packages)
         for package in packages:
             self.progress.begin(package.name, package.written_bytes)
-            self._emitted(package).write(self._constants)
+            self.digests.update(self._emitted(package).write(self._constants))
         return self.compressor.facts
 
     @property
@@ -108,7 +110,9 @@ class PackageWriter:
             tasks = {pool.submit(_written, at): package for at, package in enumerate(order)}
             for task in as_completed(tasks):
                 package = tasks[task]
-                self.compressor.facts |= _result(task, package.name)
+                facts, digests = _result(task, package.name)
+                self.compressor.facts |= facts
+                self.digests.update(digests)
                 self.progress.begin(f"{package.name} is written", package.written_bytes)
                 self.progress.advance(package.written_bytes)
         return self.compressor.facts
@@ -119,6 +123,7 @@ class PackageWriter:
             architecture=self.laid.architecture,
             checkpoint=str(compressor.weights.reader.path),
             settings=Settings.of(compressor),
+            reuse=self.rounded.reuse.elsewhere(),
             packages=packages,
             written=self.rounded.written,
         )
@@ -173,6 +178,7 @@ class _Work:
     architecture: Architecture
     checkpoint: str
     settings: Settings
+    reuse: Reuse
     packages: "tuple[_Emitted, ...]" = ()  # those that tasks name by their places
     written: Mapping[RoundedKey, Extent] = field(factory=dict)
 
@@ -190,10 +196,7 @@ def _compressor() -> Compressor:
 
 
 def _begin(lock: Any, work: _Work) -> None:  # the lock's class is the bundle's
-    import torch
-
     follow(lock)
-    torch.set_num_threads(1)
     _WORK.append(work)
 
 
@@ -214,19 +217,21 @@ class _Emitted:
     model: bytes = field(repr=False)
     records: list[Record] = field(repr=False)
 
-    def write(self, constants: Constants) -> None:
-        """Stream its weights, each once."""
-        constants.write(self.records, prepare(self.path))
+    def write(self, constants: Constants) -> dict[Path, str]:
+        """Stream its weights, each once; gives the SHA-256 of the weight file."""
+        file = prepare(self.path)
+        digest = constants.write(self.records, file)
         write_description(self.path, self.model)
+        return {file: digest}
 
 
-def _written(at: int) -> Facts | _Findings:
-    """Write one of the packages in a worker."""
+def _written(at: int) -> tuple[Facts, dict[Path, str]] | _Findings:
+    """Write one of the packages in a worker; gives what is told of weights and of files."""
     work = _WORK[-1]
     try:
         compressor = _compressor()
-        rounded = Rounded(compressor.weights, lambda _: None, dict(work.written))
-        work.packages[at].write(Constants(rounded, compressor.get))
+        rounded = Rounded(compressor.weights, lambda _: None, work.reuse, dict(work.written))
+        digests = work.packages[at].write(Constants(rounded, compressor.get))
     except TopocError as failure:
         return _Findings(failure.findings)
-    return compressor.facts
+    return compressor.facts, digests

@@ -1,8 +1,8 @@
 """What a topology becomes: packages of programs, the buffers a host keeps, the steps it makes."""
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING
 
 from attrs import evolve, field, frozen
 
@@ -20,9 +20,7 @@ from topoc.lowering.ir import DType, Program, TensorType, Weight
 from topoc.lowering.ops.linear import Linear
 from topoc.lowering.ops.norm import RmsNorm
 from topoc.lowering.recipes import quantises_activations, recipes_of
-
-if TYPE_CHECKING:
-    from topoc.lowering.rescale import Scales
+from topoc.lowering.rescale import Scales
 
 INLINE = 10
 """Constants of fewer elements stand in the program, not in the weight file."""
@@ -156,10 +154,30 @@ def plan(
     architecture: Architecture,
     *,
     dtype: DType = DType.FP16,
-    scales: "Scales | None" = None,
+    scales: Scales | None = None,
 ) -> Plan:
-    """Build every program, run the passes over it, and lay out what the host does."""
-    pipeline = passes.pipeline(scales, activations=quantises_activations(topology, dtype))
+    """Build every program, run the passes over it, and lay out what the host does.
+
+    A compile asks several times: for what it asked last it is given the same plan again.
+    """
+    scales = scales if scales and scales.change else None
+    return _planned(_Asked(topology, architecture, dtype, scales))
+
+
+@frozen
+class _Asked:
+    """All that decides on a plan."""
+
+    topology: Topology = field(eq=id)  # that of an equal text has other spans
+    architecture: Architecture
+    dtype: DType
+    scales: Scales | None
+
+
+@lru_cache(maxsize=2)
+def _planned(asked: _Asked) -> Plan:
+    topology, architecture, dtype = asked.topology, asked.architecture, asked.dtype
+    pipeline = passes.pipeline(asked.scales, activations=quantises_activations(topology, dtype))
     layout = layout_of(topology, architecture)
     built: dict[str, PackagePlan] = {}
     functions = []

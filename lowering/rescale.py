@@ -55,6 +55,11 @@ class Scales(Plain):
     residual: tuple[float, ...]
     branches: tuple[tuple[float, ...], ...] = field(default=())
 
+    @property
+    def change(self) -> bool:
+        """Whether any value becomes another one."""
+        return any(one != 1.0 for part in (self.residual, *self.branches) for one in part)
+
     @classmethod
     def none(cls, layers: int) -> "Scales":
         """Every value as it is."""

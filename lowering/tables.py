@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from topoc.lowering.architecture import Rope
+from topoc.lowering.checkpoint.weights import Weights
 from topoc.lowering.features.storage import LEVELS, AngleFiles, RowFiles, angle_files, row_files
 from topoc.lowering.ir import TensorType, Weight
 from topoc.lowering.manifest import PerLayer, RopeTable, Table
@@ -15,6 +16,10 @@ from topoc.lowering.plan import Plan
 from topoc.lowering.reuse import Reuse
 from topoc.lowering.rope import angles
 from topoc.lowering.stored import Rounded
+from topoc.lowering.threads import one_thread
+
+if TYPE_CHECKING:
+    import torch
 
 LEAST_FP16 = 2.0**-24  # above zero
 ROPE_BLOCK = 4096  # positions
@@ -34,10 +39,9 @@ def write_table(
     than the vocabulary, the rows that no token has are left out.
     """
     files = row_files(plan.topology, plan.dtype, name)
-    rows, width = plan.table_shape(name)
-    longer = rows < rounded.weights.spec(name).shape[0]
-    weight = Weight(name, TensorType(plan.dtype, (rows, width)), first=0 if longer else None)
+    weight = _rows(plan, rounded.weights, name)
     _write_rows(rounded, weight, files, directory, reuse or Reuse(""))
+    rows, width = weight.type.shape
     return Table(
         path=files.path,
         dtype=files.dtype,
@@ -48,6 +52,25 @@ def write_table(
         scales_dtype=files.scales_dtype,
         divisor=files.divisor,
     )
+
+
+def kept_files(plan: Plan, weights: Weights, name: str, reuse: Reuse) -> list[str]:
+    """What the cache calls the files of a table, whether it has them or not."""
+    files = row_files(plan.topology, plan.dtype, name)
+    return reuse.names(*_decided(_rows(plan, weights, name), files))
+
+
+def _rows(plan: Plan, weights: Weights, name: str) -> Weight:
+    """The rows that tokens have."""
+    shape = plan.table_shape(name)
+    longer = shape[0] < weights.spec(name).shape[0]
+    return Weight(name, TensorType(plan.dtype, shape), first=0 if longer else None)
+
+
+def _decided(weight: Weight, files: RowFiles) -> tuple[tuple[Path, ...], object]:
+    """The files of a table, and all that decides on them beside the checkpoint."""
+    paths = (files.path,) if files.scales is None else (files.path, files.scales)
+    return tuple(map(Path, paths)), (weight.key, weight.type.shape, files)
 
 
 def _multiplier(plan: Plan, name: str) -> float:
@@ -62,10 +85,10 @@ def _write_rows(
     rounded: Rounded, weight: Weight, files: RowFiles, directory: Path, reuse: Reuse
 ) -> None:
     """Rows as they are, which packages may copy, or coded, with the files of their scales."""
-    path, decides = directory / files.path, (weight.key, weight.type.shape, files)
-    if files.scales is not None:
-        both = (path, directory / files.scales)
-        reuse.files(both, decides, lambda: _write_int8(rounded, weight, files, *both))
+    names, decides = _decided(weight, files)
+    path, *scales = paths = [directory / name for name in names]
+    if scales:
+        reuse.files(paths, decides, lambda: _write_int8(rounded, weight, files, *paths))
         rounded.told(weight.type.bytes)
         return
 
@@ -73,10 +96,11 @@ def _write_rows(
         with path.open("w+b") as file:
             rounded.append_to(file, path, weight)
 
-    reuse.files((path,), decides, write)
+    reuse.files(paths, decides, write)
     rounded.stands(path, weight)
 
 
+@one_thread()
 def _write_int8(
     rounded: Rounded, weight: Weight, files: RowFiles, path: Path, scales: Path
 ) -> None:
@@ -91,14 +115,14 @@ def _write_int8(
             scale_file.write(scale.numpy().data)
 
 
-def _coded_by_step(block: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _coded_by_step(block: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
     """Each row divided by its greatest |value| / 127 and rounded; a row of zeros has scale one."""
     peaks = _peaks(block)
     scale = (peaks / LEVELS).masked_fill(peaks == 0, 1.0)
     return (block / scale).round_().char(), scale
 
 
-def _coded_by_peak(block: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _coded_by_peak(block: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
     """Each row in 127ths of its greatest |value|, which is rounded to fp16 first.
 
     Where fp16 has zero for it, the least that it has above: codes of such a row are small, and
@@ -109,8 +133,10 @@ def _coded_by_peak(block: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return codes.char(), scale
 
 
-def _peaks(block: torch.Tensor) -> torch.Tensor:
+def _peaks(block: "torch.Tensor") -> "torch.Tensor":
     """The greatest |value| of each row: (rows, 1)."""
+    import torch
+
     return torch.maximum(block.amax(1, keepdim=True), -block.amin(1, keepdim=True))
 
 

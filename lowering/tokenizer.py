@@ -2,7 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.lowering.checkpoint.gguf import Gguf
 from topoc.lowering.checkpoint.reader import Reader
 from topoc.lowering.jsonfile import load
+from topoc.lowering.reuse import Reuse
 from topoc.lowering.sentencepiece import settings, vocabulary
 
 TOKENIZER = "tokenizer.json"
@@ -22,10 +24,12 @@ SHOWN = 24  # characters of a text that has no tokens
 UNFINISHED = "\ufffd"  # what an incomplete character decodes to
 
 
-def write_tokenizer(source: Reader | Path, directory: Path) -> tuple[Path, ...]:
+def write_tokenizer(
+    source: Reader | Path, directory: Path, reuse: Reuse | None = None
+) -> tuple[Path, ...]:
     """The tokenizer's files, copied from a folder or made from a GGUF file's metadata."""
     if isinstance(source, Gguf):
-        return _made(source, directory)
+        return _made(source, directory, reuse or Reuse(""))
     path = source if isinstance(source, Path) else source.path
     folder = path if path.is_dir() else path.parent
     if not (folder / TOKENIZER).is_file():
@@ -50,13 +54,19 @@ def find_tokenizer(reader: Reader, config: Path) -> Reader | Path | None:
     return next((one for one in folders if any((one / n).is_file() for n in carries)), None)
 
 
-def _made(source: Gguf, directory: Path) -> tuple[Path, ...]:
+def _made(source: Gguf, directory: Path, reuse: Reuse) -> tuple[Path, ...]:
+    """It takes seconds to turn the pieces of a large vocabulary into merges."""
     written = []
-    for name, content in ((TOKENIZER, vocabulary(source)), (SETTINGS, settings(source))):
-        text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-        (directory / name).write_text(text, encoding="utf-8")
+    for name, content in ((TOKENIZER, vocabulary), (SETTINGS, settings)):
+        text = reuse.values(name, "tokenizer", (), partial(_json, content, source))
+        (directory / name).write_bytes(text)
         written.append(directory / name)
     return tuple(written)
+
+
+def _json(content: Callable[[Gguf], object], source: Gguf) -> bytes:
+    text = json.dumps(content(source), ensure_ascii=False, separators=(",", ":"))
+    return text.encode()
 
 
 @frozen

@@ -18,10 +18,10 @@ from compiled import topology_text
 from tiny_checkpoint import tiny
 from twins import int4, with_weights
 
+import topoc.lowering.compress.compress
 from topoc.dsl.cli import main
 from topoc.dsl.load import load
 from topoc.dsl.model import Scheme
-from topoc.lowering import compressed
 from topoc.lowering.architecture import read
 from topoc.lowering.bundle.digest import tree_digest
 from topoc.lowering.bundle.reader import open_bundle
@@ -88,7 +88,7 @@ def drawn(source, how, *_, pad_groups=False):
 
 @pytest.fixture
 def fast(monkeypatch):
-    monkeypatch.setattr(compressed, "compress", drawn)
+    monkeypatch.setattr(topoc.lowering.compress.compress, "compress", drawn)
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +226,7 @@ def test_second_compile_compresses_nothing_and_moves_chunks(undisturbed, small, 
 def counting():
     """The names of weights that are compressed meanwhile."""
     patch, made = pytest.MonkeyPatch(), []
-    true = compressed.compress
+    true = topoc.lowering.compress.compress.compress
 
     def counted(source, *arguments, **options):
         made.append(source.name)
@@ -234,7 +234,7 @@ def counting():
 
     class Context:
         def __enter__(self):
-            patch.setattr(compressed, "compress", counted)
+            patch.setattr(topoc.lowering.compress.compress, "compress", counted)
             return made
 
         def __exit__(self, *_):

@@ -18,12 +18,12 @@ import pytest
 from click.testing import CliRunner
 from tiny_checkpoint import by_name
 
-import topoc.lowering.stored
 from topoc.dsl.cli import main
 from topoc.lowering import architecture
 from topoc.lowering.bundle import writer as bundle_writer
 from topoc.lowering.bundle.reader import open_bundle
 from topoc.lowering.features.storage import AngleFiles
+from topoc.lowering.hashed import HashedFile
 from topoc.lowering.tables import _write_angles
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "conformance"
@@ -103,10 +103,11 @@ def sources(folder):
 def compiled_in(
     folder, target, *, environment, weights=WEIGHTS, umask="022", threads="1", options=()
 ):
-    """A bundle of each checkpoint, out of a process of their own."""
+    """A bundle of each checkpoint, out of a process of their own that finds nothing kept."""
     words = (umask, threads, str(target), ",".join(weights), *options)
     code = [sys.executable, "-c", SCRIPT, *words]
     kept = {k: v for k, v in os.environ.items() if k not in {*PLAIN, "NPY_DISABLE_CPU_FEATURES"}}
+    kept["XDG_CACHE_HOME"] = f"{target}.cache"
     done = subprocess.run(
         code, cwd=folder, env=kept | environment, capture_output=True, text=True, check=False
     )
@@ -355,7 +356,7 @@ def quick(monkeypatch):
 @FORKS
 def test_of_two_compiles_at_once_one_is_told_to_wait(place, builds, monkeypatch):
     inside, go = os.pipe(), os.pipe()
-    plain = topoc.lowering.stored.rounded
+    plain = HashedFile.write
 
     def waiting(*arguments):
         os.write(inside[1], b"x")
@@ -363,7 +364,7 @@ def test_of_two_compiles_at_once_one_is_told_to_wait(place, builds, monkeypatch)
         return plain(*arguments)
 
     def work():
-        monkeypatch.setattr(topoc.lowering.stored, "rounded", waiting)
+        monkeypatch.setattr(HashedFile, "write", waiting)
         return compiled(place, *NEW)
 
     child = forked(work)
@@ -373,7 +374,7 @@ def test_of_two_compiles_at_once_one_is_told_to_wait(place, builds, monkeypatch)
         assert "bundle.locked" in compiled.said
         assert stands(place, builds) == "old"
     finally:
-        os.write(go[1], b"x" * 100)
+        os.write(go[1], b"x" * 1000)
         status = ended(child)
     assert status == 0
     assert stands(place, builds) == "new"
@@ -548,12 +549,14 @@ def test_what_a_worker_finds_is_told(checkpoint, tmp_path, monkeypatch):
 
     from topoc.dsl.diagnostic import TopocError
     from topoc.lowering import packages
+    from topoc.lowering.reuse import Reuse
 
     settings = packages.Settings({}, "", tmp_path, 0, False, None)
     work = packages._Work(
         architecture=architecture.read(checkpoint),
         checkpoint=str(tmp_path / "gone"),
         settings=settings,
+        reuse=Reuse(""),
     )
     monkeypatch.setattr(packages, "_WORK", [work])
     packages._compressor.cache_clear()

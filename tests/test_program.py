@@ -421,3 +421,23 @@ def calls(folder, **options):
             for program in package.programs
             if program.name == function.name
         ]
+
+
+def test_a_plan_is_made_once_for_one_topology_and_its_scales(tmp_path):
+    topology, found = load_tiny(tmp_path)
+    made = plan(topology, found)
+    assert plan(topology, found) is made
+    assert plan(topology, found, scales=Scales.none(4)) is made
+    assert plan(topology, found, scales=SCALES) is not made
+    assert plan(topology, found, dtype=DType.FP32) is not made
+    again, _ = load_tiny(tmp_path)
+    assert again == topology
+    assert plan(again, found).topology is again  # findings point into its own text
+
+
+@pytest.mark.parametrize("factor", [2.0, 0.5])
+def test_one_factor_makes_a_change(factor):
+    assert not Scales.none(2).change
+    assert not Scales(residual=(1.0,) * 3, branches=((1.0,), ())).change
+    assert Scales(residual=(1.0, factor, 1.0), branches=((), ())).change
+    assert Scales(residual=(1.0,) * 3, branches=((1.0,), (1.0, factor))).change

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from topoc.dsl.diagnostic import TopocError
+from topoc.lowering import measured, tokenizer
 from topoc.lowering.architecture import read
 from topoc.lowering.calibration import calibration_tokens
 from topoc.lowering.checkpoint.gguf import open_file
+from topoc.lowering.kept import Kept
+from topoc.lowering.reuse import Reuse
 from topoc.lowering.sentencepiece import merges
 from topoc.lowering.tokenizer import load_tokenizer, write_tokenizer
 
@@ -153,6 +156,28 @@ def test_other_tokenizers_are_refused(tmp_path, changes):
 def test_flags_frame_the_text(tmp_path):
     write_tokenizer(write(tmp_path / "m.gguf", add_bos=False, add_eos=True), tmp_path)
     assert load_tokenizer(tmp_path).encode("a") == [PIECES.index("a"), 1]
+
+
+def test_what_was_made_of_a_file_is_not_made_again(tmp_path, monkeypatch):
+    """Nor is the tokenizer loaded for the tokens that the stream is measured on."""
+    source, reuse = write(tmp_path / "m.gguf"), Reuse("hash", Kept(tmp_path / "kept"))
+    config = read(Path(__file__).parents[1] / "examples" / "conformance" / "config.json")
+    folders = [tmp_path / name for name in ("plain", "first", "again")]
+    for folder in folders:
+        folder.mkdir()
+    plain = calibration_tokens(config, write_tokenizer(source, folders[0])[0].parent)
+    write_tokenizer(source, folders[1], reuse)
+    assert measured.tokens(config, folders[1], reuse) == plain
+    with monkeypatch.context() as patch:
+        for module, name in ((tokenizer, "vocabulary"), (measured, "calibration_tokens")):
+            patch.setattr(module, name, lambda *_: pytest.fail("it was made before"))
+        write_tokenizer(source, folders[2], reuse)
+        assert measured.tokens(config, folders[2], reuse) == plain
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert len({(folder / name).read_bytes() for folder in folders}) == 1
+    other = write(tmp_path / "n.gguf", pieces=[*PIECES[:5], "zz", *PIECES[5:]])
+    write_tokenizer(other, folders[2], Reuse("other", reuse.cache))
+    assert measured.tokens(config, folders[2], reuse) != plain
 
 
 def test_a_folder_is_copied_as_it_is(made, tmp_path):

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 
-import torch
 from attrs import define, field
 
 from topoc.dsl.diagnostic import Diagnostic, Label, Place, TopocError, error
@@ -157,6 +156,8 @@ class _Binding:
 
     def equal(self, one: str, other: str) -> bool:
         """Whether two stored matrices hold the same numbers."""
+        import torch
+
         if self.entries[other].dtype not in (DTYPES if isinstance(self.reader, Gguf) else FLOATS):
             return False
         height, width = self.entries[one].shape

@@ -4,15 +4,18 @@ import mmap
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from attrs import field, frozen
 
 from topoc.lowering.checkpoint.gguf_header import Stored, Value, read
 from topoc.lowering.checkpoint.reader import Entry
 from topoc.lowering.checkpoint.safetensors import mapped
+
+if TYPE_CHECKING:
+    import torch
 
 # The types that the gguf package turns back into numbers.
 DTYPES = frozenset({
@@ -41,7 +44,7 @@ class Gguf:
         """The tensors by their stored names."""
         return {name: one.entry for name, one in self.stored.items()}
 
-    def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+    def rows(self, name: str, start: int, stop: int) -> "torch.Tensor":
         """Rows of the slowest axis as float32; a vector is rows of one."""
         one = self.stored[name]
         shape = one.entry.shape
@@ -53,7 +56,8 @@ class Gguf:
         values = self._numbers(one, begin, end, (stop - start) * prod(shape[1:-1]))
         return values.reshape(stop - start, *shape[1:])
 
-    def _numbers(self, one: Stored, begin: int, end: int, rows: int) -> torch.Tensor:
+    def _numbers(self, one: Stored, begin: int, end: int, rows: int) -> "torch.Tensor":
+        import torch
         from gguf.constants import GGMLQuantizationType
         from gguf.quants import dequantize
 

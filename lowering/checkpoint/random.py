@@ -4,13 +4,16 @@ from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from attrs import field, frozen
 
 from topoc.lowering.architecture import Architecture
 from topoc.lowering.checkpoint.reader import Entry
+
+if TYPE_CHECKING:
+    import torch
 
 PREFIX = "random:"
 TILE = 1 << 18  # elements of a tensor that lie in the pool one after another
@@ -49,11 +52,13 @@ class Random:
         }
         return Random(self.seed, entries, architecture.norms.offset)
 
-    def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+    def rows(self, name: str, start: int, stop: int) -> "torch.Tensor":
         """Rows of the slowest axis as float32.
 
         Those of matrices have variance 1 / fan-in, so that activations keep their size.
         """
+        import torch
+
         shape = self.entries[name].shape
         width = shape[1] if len(shape) > 1 else 1
         at, end = start * width, stop * width

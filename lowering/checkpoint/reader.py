@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import torch
 from attrs import frozen
+
+if TYPE_CHECKING:
+    import torch
 
 
 @frozen(kw_only=True)
@@ -32,5 +34,5 @@ class Reader(Protocol):
     def entries(self) -> Mapping[str, Entry]:
         """The tensors by their stored names."""
 
-    def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+    def rows(self, name: str, start: int, stop: int) -> "torch.Tensor":
         """Rows of the slowest axis as float32, (stop - start, …); a vector is rows of one."""

@@ -6,20 +6,22 @@ from collections.abc import Mapping
 from itertools import pairwise
 from math import prod
 from pathlib import Path
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
-import torch
 from attrs import field, frozen
 
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.lowering.checkpoint.reader import Entry
 from topoc.lowering.jsonfile import load, once
 
+if TYPE_CHECKING:
+    import torch
+
 LARGEST_HEADER = 100_000_000
 MOST_AXES = 8
 
-FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # as torch calls them
 BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
     "I16": 2, "U16": 2, "F16": 2, "BF16": 2,
@@ -52,15 +54,17 @@ class Safetensors:
         """The tensors by their stored names."""
         return {name: one.entry for name, one in self.stored.items()}
 
-    def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+    def rows(self, name: str, start: int, stop: int) -> "torch.Tensor":
         """Rows of the slowest axis as float32."""
+        import torch
+
         one = self.stored[name]
         shape = one.entry.shape
         width = prod(shape[1:]) * BYTES[one.entry.dtype]
         raw = np.frombuffer(
             self.maps[one.file], np.uint8, (stop - start) * width, one.start + start * width
         )
-        values = torch.from_numpy(raw.copy()).view(FLOATS[one.entry.dtype])
+        values = torch.from_numpy(raw.copy()).view(getattr(torch, FLOATS[one.entry.dtype]))
         return values.reshape(stop - start, *shape[1:]).to(torch.float32)
 
 

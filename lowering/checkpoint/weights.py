@@ -1,13 +1,17 @@
 """A checkpoint bound to an architecture: weights by role, in row blocks, checked as they stream."""
 
 from collections.abc import Iterator, Mapping
+from math import inf
+from typing import TYPE_CHECKING
 
-import torch
 from attrs import field, frozen
 
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.lowering.architecture import Architecture, TensorSpec
 from topoc.lowering.checkpoint.reader import Reader
+
+if TYPE_CHECKING:
+    import torch
 
 BLOCK = 4 << 20  # bytes of float32; larger ones leave the processor's caches, and the heap
 FP16_OVERFLOW = 65520.0  # from here on, rounding to fp16 gives infinity
@@ -31,10 +35,10 @@ class Weights:
                 return one
         raise KeyError(role)
 
-    def rows(self, role: str, start: int, stop: int) -> torch.Tensor:
+    def rows(self, role: str, start: int, stop: int) -> "torch.Tensor":
         """Some rows as float32, every one of them finite."""
         values = self._read(role, start, stop)
-        if not _within(values, torch.inf):
+        if not _within(values, inf):
             self._judge(role, [_worst(values)], fp16=False)
         return values
 
@@ -45,7 +49,7 @@ class Weights:
         *,
         fp16: bool = False,
         run: tuple[int, int] | None = None,
-    ) -> Iterator[torch.Tensor]:
+    ) -> "Iterator[torch.Tensor]":
         """All rows, or a run of them, as float32, in blocks.
 
         After a value that cannot be used the rest is counted.
@@ -53,7 +57,7 @@ class Weights:
         shape = self.spec(role).shape
         first, last = run or (0, shape[0])
         tall = max(1, limit_bytes // (4 * (shape[1] if len(shape) > 1 else 1)))
-        limit = FP16_OVERFLOW if fp16 else torch.inf
+        limit = FP16_OVERFLOW if fp16 else inf
         found: list[tuple[int, int, float]] = []
         for start in range(first, last, tall):
             values = self._read(role, start, min(start + tall, last))
@@ -63,11 +67,11 @@ class Weights:
                 yield values
         self._judge(role, found, fp16=fp16)
 
-    def vector(self, role: str) -> torch.Tensor:
+    def vector(self, role: str) -> "torch.Tensor":
         """A whole tensor as float32; meant for gains."""
         return self.rows(role, 0, self.spec(role).shape[0])
 
-    def _read(self, role: str, start: int, stop: int) -> torch.Tensor:
+    def _read(self, role: str, start: int, stop: int) -> "torch.Tensor":
         height = self.spec(role).shape[0]
         if not 0 <= start < stop <= height:
             message = f"rows {start} to {stop} of {role}, which has {height}"
@@ -92,14 +96,18 @@ class Weights:
             raise TopocError(error("checkpoint.beyond-fp16", found, place, help=way))
 
 
-def _within(values: torch.Tensor, limit: float) -> bool:
+def _within(values: "torch.Tensor", limit: float) -> bool:
     """Whether all values are numbers smaller than a limit; one pass, the usual case."""
+    import torch
+
     low, high = torch.aminmax(values)  # NaN comes out of it
     return bool(low > -limit) and bool(high < limit)
 
 
-def _worst(values: torch.Tensor) -> tuple[int, int, float]:
+def _worst(values: "torch.Tensor") -> tuple[int, int, float]:
     """How many values are not finite, how many are beyond fp16, and the largest finite size."""
+    import torch
+
     finite = torch.isfinite(values)
     sizes = torch.where(finite, values, 0).abs()
     wild = values.numel() - int(finite.sum())

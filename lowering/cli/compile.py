@@ -91,6 +91,7 @@ def _reasoned(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
 @options.model
 def command(file: str, **options: Any) -> None:  # as `Asked` names and types them
     """Compile FILE, or a shipped topology of that name, to a bundle."""
+    from topoc.lowering.ahead import looking_ahead
     from topoc.lowering.cli.progress import Lines
     from topoc.lowering.compiler import compile_bundle
     from topoc.lowering.emissions import Emissions
@@ -100,16 +101,19 @@ def command(file: str, **options: Any) -> None:  # as `Asked` names and types th
     asked = Asked(file=file, **options)
     topology, found = _checked(asked)
     topology = _narrowed(topology, asked)
-    emissions = Emissions(Templates(None if asked.no_cache else Kept()))
-    found += _check_programs(topology, asked, emissions)
     directory = asked.output or Path(topology.name)
-    request = evolve(_request(topology, asked, found), emissions=emissions)
-    made = compile_bundle(request, directory, Lines())
+    emissions = Emissions(Templates(None if asked.no_cache else Kept()))
+    request = evolve(_request(topology, asked), emissions=emissions)
+    with looking_ahead(request):
+        found += _check_programs(topology, asked, emissions)
+        request = evolve(request, lint=_linted(topology, asked.allow, found))
+        made = compile_bundle(request, directory, Lines())
     view.problems(_kept(_low_sqnr(topology, made, directory), asked))
     _tell(made, directory)
 
 
-def _request(topology: Topology, asked: Asked, found: tuple[Diagnostic, ...]) -> "Request":
+def _request(topology: Topology, asked: Asked) -> "Request":
+    """What is asked for, but for what rules say of it."""
     from topoc.lowering.architecture import read
     from topoc.lowering.checkpoint.default import find_weights
     from topoc.lowering.checkpoint.open import open_checkpoint
@@ -125,7 +129,6 @@ def _request(topology: Topology, asked: Asked, found: tuple[Diagnostic, ...]) ->
         precision=DType(asked.precision),
         only_chunk=asked.chunk,
         jobs=asked.jobs,
-        lint=_linted(topology, asked.allow, found),
         revisit=asked.revisit,
         pad_groups=asked.pad_groups,
         cache=None if asked.no_cache else Cache(),

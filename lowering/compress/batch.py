@@ -14,12 +14,9 @@ from topoc.lowering.compress import histogram as hist
 from topoc.lowering.compress import kmeans, tables
 from topoc.lowering.compress.histogram import Codes, Floats, Histogram
 from topoc.lowering.compress.importance import Importance
+from topoc.lowering.compress.method import AGAIN, GROUPS, WEIGHTS
 from topoc.lowering.compress.recipe import Palettize
 from topoc.lowering.compress.source import BLOCK, Source, codes, spans, unfit
-
-GROUPS = 256  # of a batch
-AGAIN = 32  # groups of a second look, whose histograms are larger
-WEIGHTS = 1 << 24  # of a batch of several groups: they are held in memory, at 2 bytes each
 
 
 @frozen

@@ -5,13 +5,11 @@ from hashlib import sha256
 import numpy as np
 from attrs import astuple, define
 
-from topoc.lowering.compress import batch, kmeans
 from topoc.lowering.compress.importance import Importance
+from topoc.lowering.compress.method import METHOD
 from topoc.lowering.compress.parts import Compressed, Damage, Part, size_of
 from topoc.lowering.compress.recipe import Recipe
 from topoc.lowering.kept import ALIGNMENT, WEIGHT, Kept, Read
-
-METHOD = (kmeans.VERSION, batch.GROUPS, batch.WEIGHTS, batch.AGAIN)
 
 
 def key(content: str, how: Recipe, importance: Importance | None = None, more: str = "") -> str:

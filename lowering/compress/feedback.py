@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from topoc.lowering.compress.dequantise import tables
 from topoc.lowering.compress.histogram import Index
+from topoc.lowering.compress.method import FEEDBACK_BITS
 from topoc.lowering.compress.packing import Packer
 from topoc.lowering.compress.parts import Compressed, Part
 from topoc.lowering.compress.recipe import Palettize
 from topoc.lowering.compress.source import Source, codes
 
-MOST_BITS = 4
 DAMPING = 0.01  # of the mean power, added to each input's: few tokens leave the products singular
 LAZY = 64  # columns after which the rest is brought up to date
 TALL = 4096  # rows at once
@@ -43,8 +43,8 @@ def fed_back(
     memory.
     """
     how = made.recipe
-    if not isinstance(how, Palettize) or how.bits > MOST_BITS:
-        message = f"error feedback goes with palettize of at most {MOST_BITS} bits"
+    if not isinstance(how, Palettize) or how.bits > FEEDBACK_BITS:
+        message = f"error feedback goes with palettize of at most {FEEDBACK_BITS} bits"
         raise ValueError(message)
     blocks = _blocks(products, made.columns)
     indices = made.parts["indices"]

@@ -8,7 +8,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import torch
 from attrs import field, frozen
 from numpy.typing import NDArray
 
@@ -43,6 +42,8 @@ class Histogram:
 
     def total(self) -> Floats:
         """The mass of each cell in all groups together: [cells]."""
+        import torch
+
         upto = torch.from_numpy(self.upto)
         summed = upto.sum(0, dtype=upto.dtype).numpy()  # may wrap around, and the differences back
         total: Floats = np.diff(summed, prepend=summed.dtype.type(0)).astype(np.float64)
@@ -65,6 +66,8 @@ def empty(groups: int, shift: int, *, weighted: bool) -> Histogram:
 
 def add(into: Histogram, at: int, codes: Codes, weights: Floats | None = None) -> None:
     """Count codes, in any shape, into the group `at`; weights are whole numbers of that shape."""
+    import torch
+
     flat = codes.reshape(-1)
     row, cells = torch.from_numpy(into.upto[at]), CODES >> into.shift
     if weights is not None:

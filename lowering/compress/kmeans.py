@@ -22,7 +22,6 @@ from topoc.lowering.compress.histogram import (
     cell_values,
 )
 
-VERSION = 1  # of the method: results of another one are not reused
 HIDDEN = 0.001  # of a group's error; above it the group gets bins of its own
 UNLIKE = 8.0  # a cluster's error against the mean; above it all clusterings are searched
 APART = 16  # groups that are done again together

@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator
 from hashlib import sha256
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import torch
 from attrs import field, frozen
 
 from topoc.dsl.diagnostic import Place, TopocError, error
 from topoc.lowering.compress.histogram import Codes
+
+if TYPE_CHECKING:
+    import torch
 
 BLOCK = 1 << 20  # weights that are read at once; more leave the processor's caches, and the heap
 
@@ -25,7 +27,7 @@ class Source(Protocol):
     def shape(self) -> tuple[int, ...]:
         """Output and input channels; other ranks are refused."""
 
-    def rows(self, start: int, stop: int) -> torch.Tensor:
+    def rows(self, start: int, stop: int) -> "torch.Tensor":
         """Some rows as float32 or float16: [stop - start, input channels]."""
 
 
@@ -34,14 +36,14 @@ class Held:
     """A matrix in memory as a source."""
 
     name: str
-    values: torch.Tensor = field(repr=False)
+    values: "torch.Tensor" = field(repr=False)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Output and input channels."""
         return tuple(self.values.shape)
 
-    def rows(self, start: int, stop: int) -> torch.Tensor:
+    def rows(self, start: int, stop: int) -> "torch.Tensor":
         """Some rows, as they are."""
         return self.values[start:stop]
 
@@ -62,6 +64,8 @@ def codes(source: Source, start: int, stop: int) -> Codes:
 
 def unfit(source: Source, start: int, stop: int) -> TopocError:
     """The error that names the first of some rows' values which fp16 can't hold."""
+    import torch
+
     for at, end in spans(start, stop, source.shape[1]):
         rows = source.rows(at, end)
         wild = ~torch.isfinite(rows.half())

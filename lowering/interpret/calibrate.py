@@ -17,7 +17,8 @@ from topoc.lowering.architecture import Architecture
 from topoc.lowering.calibration import Text, Windows
 from topoc.lowering.compress.histogram import Floats
 from topoc.lowering.compress.importance import Importance
-from topoc.lowering.interpret.walk import Tensors, Visit, Walk, one_thread
+from topoc.lowering.interpret.walk import Tensors, Visit, Walk
+from topoc.lowering.threads import one_thread
 
 METHOD = 1  # raised when the same tokens give other numbers
 RUN = 2048  # inputs whose products with each other are kept; longer inputs are cut into runs

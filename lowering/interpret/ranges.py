@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import torch
 
 from topoc.lowering.architecture import Architecture
-from topoc.lowering.interpret.walk import Tensors, Visit, Walk, one_thread
+from topoc.lowering.interpret.walk import Tensors, Visit, Walk
 from topoc.lowering.rescale import BRANCHES, Range, Swing
+from topoc.lowering.threads import one_thread
 
 
 def measure(architecture: Architecture, tensors: Tensors, tokens: list[int]) -> tuple[Range, ...]:

@@ -1,7 +1,6 @@
 """Passes of tokens through a checkpoint in float32, layer by layer, before anything is emitted."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -27,17 +26,6 @@ class Tensors(Protocol):
 
     def rows(self, role: str, start: int, stop: int) -> torch.Tensor:
         """Some rows."""
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Sums in one order whatever the machine; a second thread gains nothing on so few tokens."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 @frozen

@@ -12,10 +12,11 @@ from topoc.lowering.compress.compress import compress
 from topoc.lowering.compress.dequantise import dense
 from topoc.lowering.compress.source import spans
 from topoc.lowering.compressed import Matrix
-from topoc.lowering.interpret.walk import Walk, one_thread
+from topoc.lowering.interpret.walk import Walk
 from topoc.lowering.parity.shipped import Run, joined, topology_of
 from topoc.lowering.plan import plan
 from topoc.lowering.recipes import matrices
+from topoc.lowering.threads import one_thread
 
 
 def is_calibrated(bundle: Bundle) -> bool:

@@ -22,7 +22,8 @@ from topoc.lowering.checkpoint.bind import bind
 from topoc.lowering.checkpoint.open import open_checkpoint
 from topoc.lowering.compress.compress import compress
 from topoc.lowering.compress.dequantise import dense
-from topoc.lowering.compress.feedback import MOST_BITS, fed_back
+from topoc.lowering.compress.feedback import fed_back
+from topoc.lowering.compress.method import FEEDBACK_BITS
 from topoc.lowering.compress.recipe import Palettize
 from topoc.lowering.compress.source import Held
 from topoc.lowering.interpret.calibrate import calibrate
@@ -109,7 +110,7 @@ def table(weights, text, folder, bits):
     inputs = calibrate(weights.architecture, weights, text, inside)
     print(f"watched {inputs.tokens} tokens in {process_time() - start:.1f} s", flush=True)
     oracle, figures = Oracle.of(weights.architecture.config, weights), {}
-    for method in ["plain", "importance", "feedback"][: 3 if bits <= MOST_BITS else 2]:
+    for method in ["plain", "importance", "feedback"][: 3 if bits <= FEEDBACK_BITS else 2]:
         start = process_time()
         held = {role: changed(weights, role, inputs, bits, method) for role in projections(weights)}
         seconds = process_time() - start
