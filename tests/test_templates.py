@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 from compiled import resolved, topology_text
 from coremltools_peer import through_coremltools
+from hypothesis import given
+from hypothesis import strategies as st
 from test_compressed import SCHEMES
 from tiny_checkpoint import tiny
 from twins import with_weights
 
 from topoc.lowering.architecture import read
-from topoc.lowering.emit.mil import derive, emit, templates
+from topoc.lowering.emit.mil import derive, direct, emit, templates
 from topoc.lowering.emit.mil.block import Block, Shared
 from topoc.lowering.emit.mil.templates import Templates
-from topoc.lowering.emit.mil.var import Literal, Type, Var
+from topoc.lowering.emit.mil.var import Literal, Signature, Type, Var
 from topoc.lowering.ir import DType
 from topoc.lowering.kept import Kept
 from topoc.lowering.lint.programs import _ones
@@ -86,14 +88,70 @@ def test_each_different_op_is_asked_for_once(config, asked):
     assert len(asked) == len(set(asked))
 
 
-def test_other_chunks_ask_for_little(config, asked):
+def test_other_chunks_ask_for_nothing(config, asked):
     known = Templates()
     for one in packages(config):
         emitted(one, templates=known)
     count = len(asked)
     for one in packages(config, chunks=THIRD):
         emitted(one, templates=known)
-    assert {one.kind for one in asked[count:]} <= {"concat", "slice_by_size", "identity", "const"}
+    assert len(asked) == count > 20
+
+
+def same(one):
+    """What needs no builder is what the builder would make."""
+    block, results = direct.directly(one)
+    serialised, types = derive.derive(one)
+    return (block.SerializeToString(deterministic=True), results) == (serialised, types)
+
+
+def test_what_needs_no_builder_is_what_it_would_make(config, monkeypatch):
+    found = []
+    monkeypatch.setattr(templates, "directly", lambda one: found.append(one) or None)
+    monkeypatch.setattr(templates, "_derived", templates._derived.__wrapped__)
+    for schemes in ((), SCHEMES["4 bits, int8 tables"]):
+        for package in packages(config, schemes):
+            emitted(package)
+    known = [one for one in found if direct.directly(one)]
+    assert {one.kind for one in known} == {"const", "slice_by_size", "concat"}
+    assert all(map(same, known))
+
+
+SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple)
+
+
+def literal(values):
+    return Literal.of(np.array(values, np.int32))
+
+
+@given(SIZES, st.data())
+def test_slices_need_no_builder_where_they_fit(shape, data):
+    ints = st.tuples(*[st.integers(-1, 4)] * len(shape))
+    begin, size = data.draw(ints), data.draw(ints)
+    kind = Type("fp16", shape)
+    asked = Signature(
+        "slice_by_size", (("x", kind), ("begin", literal(begin)), ("size", literal(size)))
+    )
+    if direct.directly(asked):
+        assert same(asked)
+    else:
+        assert any(
+            b < 0 or n < 1 or b + n > one for b, n, one in zip(begin, size, shape, strict=True)
+        )
+
+
+@given(
+    SIZES, st.integers(-2, 4), st.lists(st.integers(1, 4), min_size=1, max_size=3), st.booleans()
+)
+def test_joins_need_no_builder_where_they_fit(shape, axis, along, like):
+    parts = [(*shape[:axis], one, *shape[axis + 1 :]) if axis >= 0 else shape for one in along]
+    kinds = tuple(Type("fp16" if like or at else "fp32", one) for at, one in enumerate(parts))
+    arguments = (("values", kinds), ("axis", Literal.of(np.int32(axis))))
+    asked = Signature("concat", (*arguments, ("interleave", Literal.of(False))))
+    if direct.directly(asked):
+        assert same(asked)
+    else:
+        assert axis < 0 or axis >= len(shape) or (len(kinds) > 1 and not like)
 
 
 def test_kept_templates_give_the_same_bytes(config, tmp_path, asked):

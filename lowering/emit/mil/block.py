@@ -5,8 +5,9 @@ from typing import Any
 
 from attrs import define, field, frozen
 
+from topoc.lowering.emit.mil.direct import CONST, FILE
 from topoc.lowering.emit.mil.records import Records
-from topoc.lowering.emit.mil.templates import CONST, FILE, Stencil, Templates
+from topoc.lowering.emit.mil.templates import Stencil, Templates
 from topoc.lowering.emit.mil.var import (
     Argument,
     Literal,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from topoc.lowering.emit.mil.templates import ARGUMENT, CONST, FILE, NAME, SMALL
+from topoc.lowering.emit.mil.direct import ARGUMENT, CONST, FILE, NAME, SMALL
 from topoc.lowering.emit.mil.toolkit import toolkit
 from topoc.lowering.emit.mil.var import Known, Literal, Result, Signature, Type
 
@@ -76,7 +76,7 @@ def _value(literal: Literal) -> Any:
     """A literal as the builder wants it; the rows of a weight are all one."""
     if literal.dtype == "bool":
         return bool(literal.data[0])
-    if literal.dtype == "str":
+    if literal.dtype == "string":
         return literal.data.decode()
     types = toolkit().types
     kind = types.nptype_from_builtin(types.string_to_builtin(literal.dtype))

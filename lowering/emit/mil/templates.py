@@ -16,20 +16,9 @@ from typing import Any
 from attrs import define, field, frozen
 
 from topoc.lowering.coreml_proto import mil
+from topoc.lowering.emit.mil.direct import ARGUMENT, CONST, NAME, directly
 from topoc.lowering.emit.mil.var import Signature, Type
 from topoc.lowering.kept import Kept, name_of
-
-CONST = "const"
-
-NAME = "made"
-"""Of the op in a template; the names of its results, and of an op beside it, begin with it."""
-
-ARGUMENT = "a"
-"""Then its number: the name of what a template reads, in the order of the signature."""
-
-FILE = "@model_path/weights/weight.bin"
-SMALL = "@small"
-"""A weight of a few elements stands in the model itself."""
 
 
 @frozen
@@ -70,11 +59,8 @@ class Templates:
     def of(self, asked: Signature) -> Template:
         """The template of a signature; what MIL does not allow raises an error of coremltools."""
         if asked not in self._known:
-            made = self._stored()
-            name = name_of(asked)
-            if name not in made:
-                made[name], self._more = _derived(asked), True
-            self._known[asked] = _template(made[name])
+            found = directly(asked)
+            self._known[asked] = _template(*(found or self._told(asked)))
         return self._known[asked]
 
     def keep(self) -> None:
@@ -88,6 +74,15 @@ class Templates:
             self.kept.note(_name(), made, f"{len(made)} ops", "templates of MIL")
         self._more = False
 
+    def _told(self, asked: Signature) -> tuple[Any, tuple[Type, ...]]:
+        """What coremltools says, or said when it was asked before."""
+        made, name = self._stored(), name_of(asked)
+        if name not in made:
+            made[name], self._more = _derived(asked), True
+        encoded, results = made[name]
+        types = tuple(Type(dtype, tuple(shape)) for dtype, shape in results)
+        return mil().Block.FromString(b64decode(encoded)), types
+
     def _stored(self) -> dict[str, Made]:
         if self._made is None:
             self._made = {}
@@ -99,7 +94,9 @@ class Templates:
 @cache
 def _name() -> str:
     """What is kept is of one version of coremltools, and of the code that asks it."""
-    sources = (Path(__file__).with_name(f"{one}.py") for one in ("derive", "toolkit", "var"))
+    sources = (
+        Path(__file__).with_name(f"{one}.py") for one in ("derive", "direct", "toolkit", "var")
+    )
     return name_of("templates", version("coremltools"), *(one.read_bytes() for one in sources))
 
 
@@ -112,12 +109,9 @@ def _derived(asked: Signature) -> Made:
     return b64encode(block).decode(), [[one.dtype, list(one.shape)] for one in results]
 
 
-def _template(made: Made) -> Template:
-    encoded, results = made
-    ops = mil().Block.FromString(b64decode(encoded)).operations
-    names = [one.name for op in ops for one in op.outputs]
-    types = tuple(Type(dtype, tuple(shape)) for dtype, shape in results)
-    return Template(tuple(_stencil(op, names) for op in ops), types)
+def _template(block: Any, results: tuple[Type, ...]) -> Template:
+    names = [one.name for op in block.operations for one in op.outputs]
+    return Template(tuple(_stencil(op, names) for op in block.operations), results)
 
 
 def _stencil(op: Any, results: list[str]) -> Stencil:

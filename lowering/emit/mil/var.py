@@ -46,7 +46,7 @@ class Literal:
     alone, and stands for all rows.
     """
 
-    dtype: str  # `bool`, `str`, or an element type
+    dtype: str  # `bool`, `string`, or an element type
     shape: tuple[int, ...]
     data: bytes
     placed: bool = False  # a weight
@@ -57,7 +57,7 @@ class Literal:
         if isinstance(value, bool):
             return cls("bool", (), bytes([value]))
         if isinstance(value, str):
-            return cls("str", (), value.encode())
+            return cls("string", (), value.encode())
         return cls(NAMES[value.dtype], value.shape, value.tobytes())
 
     @property
@@ -66,7 +66,12 @@ class Literal:
         return np.frombuffer(self.data, HELD[self.dtype]).reshape(self.shape)
 
 
-HELD = {"fp16": np.float16, "fp32": np.float32, "int32": np.int32}
+HELD: dict[str, type] = {
+    "fp16": np.float16,
+    "fp32": np.float32,
+    "int32": np.int32,
+    "bool": np.bool_,
+}
 NAMES = {np.dtype(held): name for name, held in HELD.items()}
 
 
