@@ -66,13 +66,8 @@ class Literal:
         return np.frombuffer(self.data, HELD[self.dtype]).reshape(self.shape)
 
 
-HELD: dict[str, type] = {
-    "fp16": np.float16,
-    "fp32": np.float32,
-    "int32": np.int32,
-    "bool": np.bool_,
-}
-NAMES = {np.dtype(held): name for name, held in HELD.items()}
+HELD = {"fp16": "<f2", "fp32": "<f4", "int32": "<i4", "bool": "?"}
+NAMES: dict[Any, str] = {np.dtype(held): name for name, held in HELD.items()}
 
 
 @frozen
