@@ -12,8 +12,8 @@ from attrs import define, field
 
 Buffer = bytes | memoryview
 
-PIECE = 1 << 24  # bytes that are written and hashed at a time
-AHEAD = 4  # pieces that may wait to be hashed
+PIECE = 1 << 20  # bytes that are written and then hashed, while the processor still has them
+AHEAD = 16  # pieces that may wait to be hashed
 SYNCED = 1 << 26  # bytes after which the disk is given what there is
 
 

@@ -15,10 +15,10 @@ from tiny_tokenizer import with_tokenizer
 
 from topoc.dsl.cli import main
 from topoc.dsl.diagnostic import Severity, TopocError
-from topoc.lowering import measured
 from topoc.lowering.architecture import read
 from topoc.lowering.calibration import calibration_text
 from topoc.lowering.compress.cache import Cache
+from topoc.lowering.interpret import calibrate as watching
 from topoc.lowering.interpret.calibrate import powers
 from topoc.lowering.lint.tensors import low_sqnr
 from topoc.lowering.parity.damage import is_calibrated, output_errors, plain
@@ -162,7 +162,7 @@ def test_a_text_is_watched_once(gemma3, tmp_path, monkeypatch):
     def watched(*_):
         pytest.fail("it was watched before")
 
-    monkeypatch.setattr(measured, "calibrate", watched)
+    monkeypatch.setattr(watching, "calibrate", watched)
     again = gemma3.compile(str(tmp_path / "two"), cache=cache, calibrate=TEXT)
     assert same(again, gemma3.bundle)
     with pytest.raises(pytest.fail.Exception):
