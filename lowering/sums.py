@@ -1,4 +1,9 @@
-"""Checksums of files: CRC-32 of each piece, by several threads, in the background too."""
+"""Checksums of data and of files, these by several threads, in the background too.
+
+A checksum is the CRC-32 of the sums of all pages, as 64-bit words: three times as fast as a CRC-32
+of the bytes. A changed byte changes its page's sum, and a page that is lost, doubled or elsewhere
+changes the order of sums. Words that change places inside one page are not seen.
+"""
 
 import os
 from collections.abc import Iterator
@@ -7,10 +12,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from zlib import crc32
 
+import numpy as np
+
+PAGE = 1 << 12  # bytes
+BLOCK = 1 << 20  # bytes that are read at once: they stay in the processor's cache
 PIECE = 1 << 24  # bytes of a file that have a checksum of their own
 
 Sums = list[Future[int]]
 """The checksums of a file's pieces, as they come."""
+
+Buffer = bytes | memoryview
+
+
+def checksum(data: Buffer, before: int = 0) -> int:
+    """The checksum of some bytes, going on from that of what stands before them in whole pages."""
+    whole = len(data) - len(data) % PAGE
+    if whole:
+        words = np.frombuffer(data, "<u8", whole // 8).reshape(-1, PAGE // 8)
+        before = crc32(words.sum(1, dtype="<u8").data, before)
+    return crc32(memoryview(data)[whole:], before)
 
 
 @contextmanager
@@ -44,5 +64,8 @@ def sums(path: Path) -> list[int]:
 
 
 def _sum(path: Path, at: int) -> int:
+    found, block = 0, memoryview(bytearray(BLOCK))
     with path.open("rb", buffering=0) as file:
-        return crc32(os.pread(file.fileno(), PIECE, at))
+        for place in range(at, at + PIECE, BLOCK):
+            found = checksum(block[: os.preadv(file.fileno(), [block], place)], found)
+    return found
