@@ -93,12 +93,19 @@ class Batch:
         return _rounded(found.centres, how)
 
     def indices(self, fitted: Fitted) -> Iterator[NDArray[np.uint8]]:
-        """The nearest entry of each weight, in blocks of rows."""
+        """The nearest entry of each weight, in runs that last until the next one is asked for."""
         nearest = tables.Nearest.to(fitted.entries)
+        out, filled = np.empty(0, np.uint8), 0
         for at, group in enumerate(self.some):
-            index = nearest.look_up(at)
             for _, block in self._blocks(group):
-                yield np.take(index, block, mode="clip")
+                if filled and filled + block.size > BLOCK:
+                    yield out[:filled]
+                    filled = 0
+                if len(out) < block.size:
+                    out = np.empty(max(block.size, BLOCK), np.uint8)
+                nearest.write(out[filled : filled + block.size], at, block.reshape(-1))
+                filled += block.size
+        yield out[:filled]
 
     def _histogram(self, groups: "range | list[int]", shift: int) -> Histogram:
         weighted = self.importance is not None
