@@ -111,9 +111,12 @@ class Batch:
         weighted = self.importance is not None
         counted = hist.empty(len(groups), shift, weighted=weighted)
         for at, group in enumerate(groups):
-            for start, block in self._blocks(group):
-                hist.add(counted, at, block, self._weights(start, start + len(block)))
+            hist.fill(counted, at, self._weighted(group))
         return counted
+
+    def _weighted(self, group: int) -> Iterator[tuple[Codes, Floats | None]]:
+        for start, block in self._blocks(group):
+            yield block, self._weights(start, start + len(block))
 
     def _weights(self, start: int, stop: int) -> Floats | None:
         if self.importance is None:

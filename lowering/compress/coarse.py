@@ -34,7 +34,8 @@ def edges(bins: Bins, clusters: int, grid: Grid) -> Index:
 
 def exact_edges(bins: Bins, clusters: int) -> Index:
     """Edges of the clusters, where every occupied bin is a place of its own."""
-    upto = torch.from_numpy(bins.squares.imag.copy())
+    occupied = torch.from_numpy(np.diff(bins.moments.real) > 0)
+    upto = torch.nn.functional.pad(occupied.cumsum(1), (1, 0)).double()
     many = max(int(upto[:, -1].max()), clusters)
     ranks = torch.arange(many + 1, dtype=torch.float64).expand(bins.groups, -1).contiguous()
     places = np.ascontiguousarray(torch.searchsorted(upto, ranks).numpy().T)
@@ -55,8 +56,7 @@ def _edges(bins: Bins, places: Index, clusters: int, grid: Grid) -> Index:
 
 def _places(bins: Bins, count: int, each: int) -> Index:
     """Edges of each group's coarse bins, as fine bins: [count + 1, groups]."""
-    occupied = np.diff(bins.squares.imag[:, bins.edges], axis=1).astype(np.int64)
-    share = water(measure(bins.mass, by_value=True), each * occupied, count)
+    share = water(measure(bins.mass, by_value=True), each * bins.occupied, count)
     upto = np.concatenate([np.zeros((bins.groups, 1)), share.cumsum(1)], axis=1)
     levels = np.linspace(0.0, 1.0, count + 1)[1:-1] * upto[:, -1:]
     block = torch.searchsorted(torch.from_numpy(upto[:, 1:].copy()), torch.from_numpy(levels))
@@ -101,7 +101,7 @@ def _padded(bins: Bins, places: Index, groups: slice, widest: int) -> tuple[torc
     moments = np.take(bins.moments, taken + row)
     squares = np.take(bins.squares, taken + row)
     made = []
-    for part in (moments.real, moments.imag, squares.real):
+    for part in (moments.real, moments.imag, squares):
         tensor = torch.zeros((widest + len(places), taken.shape[1]), dtype=torch.float64)
         tensor[widest:] = torch.from_numpy(part)
         made.append(tensor)

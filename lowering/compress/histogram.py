@@ -4,6 +4,7 @@ An fp16 number has 65,536 codes, so that a histogram of codes loses nothing and 
 depend on the tensor. `shift` low bits of a code may be dropped: a cell then holds 2^shift codes.
 """
 
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
@@ -18,6 +19,7 @@ Codes = NDArray[np.uint16]
 
 CODES = 1 << 16
 INFINITE = 0x7C00  # the first code that is no number; the sign bit is apart
+PIECES = 4  # codes a cell that are counted at once
 UNIT = 1024  # the mean weight as a whole number, so that sums are exact in any order
 
 
@@ -58,23 +60,35 @@ class Histogram:
 
 
 def empty(groups: int, shift: int, *, weighted: bool) -> Histogram:
-    """A histogram in which nothing was counted yet."""
+    """A histogram whose groups are still to be filled."""
     kind = np.float64 if weighted else np.int32
-    return Histogram(np.zeros((groups, CODES >> shift), kind), shift)
+    return Histogram(np.empty((groups, CODES >> shift), kind), shift)
 
 
-def add(into: Histogram, at: int, codes: Codes, weights: Floats | None = None) -> None:
-    """Count codes, in any shape, into the group `at`; weights are whole numbers of that shape."""
-    flat = codes.reshape(-1)
-    row, cells = torch.from_numpy(into.upto[at]), CODES >> into.shift
-    if weights is not None:
-        counts = torch.from_numpy(np.bincount(flat >> into.shift, weights.reshape(-1), cells))
-    elif into.shift:  # without its lowest bit a code is positive as an int16 too
-        index = torch.from_numpy((flat >> into.shift).view(np.int16))
-        counts = torch.bincount(index, minlength=cells)
-    else:
-        counts = torch.from_numpy(np.bincount(flat, minlength=cells))
-    row += torch.cumsum(counts, 0, dtype=row.dtype)
+def fill(into: Histogram, at: int, blocks: Iterable[tuple[Codes, Floats | None]]) -> None:
+    """Count the codes of a group, in any shape; weights are whole numbers of that shape."""
+    counts = None
+    for codes, weights in blocks:
+        for part in _counts(codes.reshape(-1), weights, into.shift):
+            counts = part if counts is None else counts.add_(part)
+    if counts is None:
+        message = "a group has at least one weight"
+        raise ValueError(message)
+    torch.from_numpy(into.upto[at]).copy_(counts.cumsum_(0))
+
+
+def _counts(codes: Codes, weights: Floats | None, shift: int) -> Iterator[torch.Tensor]:
+    """The mass of each cell, for a piece after another that the processor's cache holds."""
+    cells = CODES >> shift
+    for start in range(0, len(codes), PIECES * cells):
+        part = codes[start : start + PIECES * cells]
+        if weights is not None:
+            some = weights.reshape(-1)[start : start + PIECES * cells]
+            yield torch.from_numpy(np.bincount(part >> shift, some, cells))
+            continue
+        # Without its lowest bit a code is positive as an int16 too.
+        index = (part >> shift).view(np.int16) if shift else part.astype(np.int32)
+        yield torch.bincount(torch.from_numpy(index), minlength=cells)
 
 
 @cache

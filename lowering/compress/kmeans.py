@@ -147,10 +147,10 @@ def _centres(made: Bins, edges: Index) -> Floats:
 def _doubtful(made: Bins, edges: Index, bits: int) -> Index:
     """Groups whose error the bins hide a part of, or whose clusters are unlike each other."""
     inside = np.diff(made.moments_at(edges), axis=0)
-    squares = np.diff(made.squares_at(edges).real, axis=0)
+    squares = np.diff(made.squares_at(edges), axis=0)
     errors = np.maximum(squares - inside.imag**2 / np.maximum(inside.real, local.LEAST), 0.0)
     total = errors.sum(0)
     hides = made.hidden > HIDDEN * total
     unlike = errors.max(0) * (1 << bits) > UNLIKE * total
-    few = made.squares[:, -1].imag <= FEW << bits
+    few = made.occupied.sum(1) <= FEW << bits
     return np.flatnonzero(hides | unlike | few)

@@ -64,7 +64,7 @@ def _penalty(bins: Bins, how: Round) -> torch.Tensor | None:
     """More than a crossing could seem to gain, a unit of mass: [groups]."""
     if not how.may_cross:
         return None
-    total = bins.squares[:, -1].real
+    total = bins.squares[:, -1]
     return torch.from_numpy(2.0 * total).float()
 
 
