@@ -21,7 +21,7 @@ _Number = TypeVar("_Number", np.complex128, np.float64)
 BLOCK = 256  # codes: a quarter of an octave
 BLOCKS = CODES // BLOCK
 HALF = BLOCKS // 2
-TOGETHER = 16  # groups whose bins fit the processor's cache
+TOGETHER = 1 << 15  # bins of some groups, which fit the processor's cache
 BY_VALUE = np.concatenate([np.arange(HALF, BLOCKS)[::-1], np.arange(HALF)])  # code to value order
 
 
@@ -92,8 +92,9 @@ def _sums(
     order = _by_value(count, negative)
     by, inside = torch.from_numpy(values[order]), torch.from_numpy(spread[order])
     parts, places = torch.view_as_real(moments), _places(starts, negative, histogram)
-    for at in range(0, groups, TOGETHER):
-        some = slice(at, at + TOGETHER)
+    step = max(1, TOGETHER // count)
+    for at in range(0, groups, step):
+        some = slice(at, at + step)
         before = torch.from_numpy(_before(histogram.upto[some], places, negative)).double()
         mass = before.diff(dim=1)
         first = mass * by

@@ -6,13 +6,17 @@ the least (measured on 2026-11-30 on normal, Laplace, Student-t and real weights
 search then takes away.
 """
 
+from itertools import pairwise
+
 import numpy as np
 import torch
 from attrs import frozen
+from numpy.typing import NDArray
 
 from topoc.lowering.compress.bins import BLOCKS, Bins, measure, water
 from topoc.lowering.compress.histogram import Index
 
+Singles = NDArray[np.float32]
 TOGETHER = 64  # groups whose costs fit the processor's cache
 CELLS = 1 << 15  # costs that are computed at once
 FAR = 1e30  # a cost that no clustering has
@@ -80,7 +84,7 @@ def _costs(bins: Bins, places: Index, groups: slice, widest: int) -> torch.Tenso
     step = max(1, CELLS // (many * wide))
     for e in range(0, widest, step):
         to = min(e + step, widest)
-        mass, first, second = (part[widest:] - _from(part, e, to, many) for part in parts)
+        mass, first, second = (part[widest:] - _runs(part, e, to - e, many) for part in parts)
         first.square_().div_(mass.clamp_min_(0.5))
         costs[e:to] = second.sub_(first).clamp_min_(0.0)
     for e in range(widest):
@@ -88,10 +92,11 @@ def _costs(bins: Bins, places: Index, groups: slice, widest: int) -> torch.Tenso
     return costs
 
 
-def _from(part: torch.Tensor, first: int, last: int, many: int) -> torch.Tensor:
-    """Runs of `many` rows that begin at each row from first to last."""
-    wide = part.shape[1]
-    return part.as_strided((last - first, many, wide), (wide, wide, 1), first * wide)
+def _runs(rows: torch.Tensor, first: int, many: int, size: int) -> torch.Tensor:
+    """Runs of `size` rows, one that begins at each of `many` rows from the first on."""
+    wide = rows.shape[1]
+    start = rows.storage_offset() + first * wide
+    return rows.as_strided((many, size, wide), (wide, wide, 1), start)
 
 
 def _padded(bins: Bins, places: Index, groups: slice, widest: int) -> tuple[torch.Tensor, ...]:
@@ -111,34 +116,85 @@ def _padded(bins: Bins, places: Index, groups: slice, widest: int) -> tuple[torc
 def _search(costs: torch.Tensor, clusters: int, grid: Grid) -> Index:
     """The cheapest edges, as coarse bins: [clusters + 1, groups]."""
     widest, many, groups = costs.shape
-    reached = torch.full((clusters, widest + many, groups), FAR)
+    bands = [_band(k, clusters, grid) for k in range(clusters + 1)]
+    tall = widest + max(high - low for (low, _), (_, high) in pairwise(bands))
+    reached = torch.full((clusters, tall, groups), FAR)  # the first edge of a band is at `widest`
     reached[0, widest] = 0.0
     ways = torch.empty_like(costs).reshape(-1)
     for k in range(1, clusters):
-        low, high = _band(k, clusters, grid)
+        low, high = bands[k]
         some = ways[: widest * (high - low) * groups].view(widest, high - low, groups)
-        torch.add(_windows(reached[k - 1], low, high, widest), costs[:, low:high], out=some)
-        torch.amin(some, 0, out=reached[k, widest + low : widest + high])
+        runs = _runs(reached[k - 1], low - bands[k - 1][0], widest, high - low)
+        torch.add(runs, costs[:, low:high], out=some)
+        torch.amin(some, 0, out=reached[k, widest : widest + high - low])
+    return _traced(costs.numpy(), reached.numpy(), bands)
+
+
+def _traced(costs: Singles, reached: Singles, bands: list[tuple[int, int]]) -> Index:
+    """The edges on the way to what was reached at last: [clusters + 1, groups]."""
+    widest, many, groups = costs.shape
+    clusters = len(reached)
+    run, column = np.arange(widest)[:, None], np.arange(groups)
+    chosen = np.zeros((clusters + 1, groups), np.int64)
+    chosen[clusters] = many - 1
+    for k in range(clusters, 0, -1):
+        end = chosen[k] * groups + column
+        ways = np.take(reached[k - 1], end + (run - bands[k - 1][0]) * groups)
+        ways += np.take(costs, end + run * (many * groups))
+        chosen[k - 1] = np.maximum(chosen[k] - widest + ways.argmin(0), 0)
+    return chosen
+
+
+def _runs(rows: torch.Tensor, first: int, many: int, size: int) -> torch.Tensor:
+    """Runs of `size` rows, one that begins at each of `many` rows from the first on."""
+    wide = rows.shape[1]
+    start = rows.storage_offset() + first * wide
+    return rows.as_strided((many, size, wide), (wide, wide, 1), start)
+
+
+def _padded(bins: Bins, places: Index, groups: slice, widest: int) -> tuple[torch.Tensor, ...]:
+    """Mass, first and second moments before each edge, after `widest` rows of zeros."""
+    taken = places[:, groups]
+    row = np.arange(bins.groups)[groups] * (bins.count + 1)
+    moments = np.take(bins.moments, taken + row)
+    squares = np.take(bins.squares, taken + row)
+    made = []
+    for part in (moments.real, moments.imag, squares):
+        tensor = torch.zeros((widest + len(places), taken.shape[1]), dtype=torch.float64)
+        tensor[widest:] = torch.from_numpy(part)
+        made.append(tensor)
+    return tuple(made)
+
+
+def _search(costs: torch.Tensor, clusters: int, grid: Grid) -> Index:
+    """The cheapest edges, as coarse bins: [clusters + 1, groups]."""
+    widest, many, groups = costs.shape
+    bands = [_band(k, clusters, grid) for k in range(clusters + 1)]
+    tall = widest + max(high - low for (low, _), (_, high) in pairwise(bands))
+    reached = torch.full((clusters, tall, groups), FAR)  # the first edge of a band is at `widest`
+    reached[0, widest] = 0.0
+    ways = torch.empty_like(costs).reshape(-1)
+    for k in range(1, clusters):
+        low, high = bands[k]
+        some = ways[: widest * (high - low) * groups].view(widest, high - low, groups)
+        runs = _runs(reached[k - 1], low - bands[k - 1][0], widest, high - low)
+        torch.add(runs, costs[:, low:high], out=some)
+        torch.amin(some, 0, out=reached[k, widest : widest + high - low])
     chosen = np.zeros((clusters + 1, groups), np.int64)
     chosen[clusters] = many - 1
     column = torch.arange(groups)
     for k in range(clusters, 0, -1):
         end = torch.from_numpy(chosen[k])
-        span = end + torch.arange(widest)[:, None]  # padded: edge j - widest + e stands at j + e
+        span = end - bands[k - 1][0] + torch.arange(widest)[:, None]
         ways = reached[k - 1][span, column] + costs[:, end, column]
         chosen[k - 1] = np.maximum(chosen[k] - widest + ways.numpy().argmin(0), 0)
     return chosen
 
 
-def _windows(reached: torch.Tensor, low: int, high: int, widest: int) -> torch.Tensor:
-    """What was reached before each run: entry [e, j] is at edge low + j - widest + e."""
-    groups = reached.shape[1]
-    start = reached.storage_offset() + low * groups
-    return reached.as_strided((widest, high - low, groups), (groups, groups, 1), start)
-
-
 def _band(k: int, clusters: int, grid: Grid) -> tuple[int, int]:
     """The edges at which the first k of the clusters may end."""
+    if k in {0, clusters}:
+        return k // clusters * grid.bins, k // clusters * grid.bins + 1
     even = k * grid.bins // clusters
     low = max(even - grid.reach, k)
     high = min(even + grid.reach, grid.bins - clusters + k)
