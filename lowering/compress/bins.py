@@ -64,8 +64,44 @@ def _taken(array: NDArray[_Number], edges: Index) -> NDArray[_Number]:
     return found
 
 
+@frozen
+class Cut:
+    """Where the bins of a batch begin, and what all its groups share of them."""
+
+    starts: Index = field(repr=False)  # the first cell of each bin, in code order
+    values: Floats = field(repr=False)  # the mean of each bin, in code order
+    spread: Floats = field(repr=False)  # the squared deviation of a number in it, likewise
+    edges: Index = field(repr=False)  # the first bin of each block, and the end, by value
+    mass: Floats = field(repr=False)  # of each block, by value: [groups, blocks]
+
+    def bins(self, histogram: Histogram, some: slice = slice(None)) -> Bins:
+        """The bins of some of the groups."""
+        upto, count = histogram.upto[some], len(self.starts)
+        moments = np.empty((len(upto), count + 1), np.complex128)
+        squares = np.empty((len(upto), count + 1))
+        occupied = np.empty((len(upto), BLOCKS), np.int64)
+        hidden = np.empty(len(upto))
+        negative = int(self.edges[HALF])
+        places, order = _places(self.starts, negative, upto.shape[1]), _by_value(count, negative)
+        values, spread = torch.from_numpy(self.values[order]), self.spread[order]
+        step = max(1, TOGETHER // count)
+        for at in range(0, len(upto), step):
+            part = slice(at, at + step)
+            before = torch.from_numpy(_before(upto[part], places, negative)).double()
+            mass = before.diff(dim=1)
+            _sum(moments[part], squares[part], before, mass * values, values)
+            occupied[part] = _occupied(mass, self.edges)
+            hidden[part] = mass.numpy() @ spread
+        return Bins(moments, squares, occupied, hidden, self.edges, self.mass[some])
+
+
 def make(histogram: Histogram, count: int) -> Bins:
     """About `count` bins for a batch of histograms, fewer where fewer codes occur."""
+    return cut(histogram, count).bins(histogram)
+
+
+def cut(histogram: Histogram, count: int) -> Cut:
+    """The same, before what each group has in them is summed up."""
     total, mass = histogram.total(), _block_mass(histogram)
     cells = (total > 0).reshape(BLOCKS, -1).sum(1)
     # The squared error of a bin against that of its group's clusters, summed over the groups.
@@ -75,40 +111,22 @@ def make(histogram: Histogram, count: int) -> Bins:
     starts = _starts(total > 0, cells, many)
     values, spread = _shapes(total, starts, histogram.shift)
     edges = np.concatenate([[0], many[BY_VALUE].cumsum()])
-    sums = _sums(histogram, starts, edges, values, spread)
-    return Bins(*sums, edges, mass[:, BY_VALUE])
+    return Cut(starts, values, spread, edges, mass[:, BY_VALUE])
 
 
-def _sums(
-    histogram: Histogram, starts: Index, edges: Index, values: Floats, spread: Floats
-) -> tuple[Complex, Floats, Index, Floats]:
-    """Moments, squares, occupied bins and hidden error of each group, in the order of values."""
-    groups, count = histogram.groups, len(starts)
-    moments = torch.zeros((groups, count + 1), dtype=torch.complex128)
-    squares = torch.zeros((groups, count + 1), dtype=torch.float64)
-    occupied = np.empty((groups, BLOCKS), np.int64)
-    hidden = torch.empty(groups, dtype=torch.float64)
-    negative = int(edges[HALF])
-    order = _by_value(count, negative)
-    by, inside = torch.from_numpy(values[order]), torch.from_numpy(spread[order])
-    parts, places = torch.view_as_real(moments), _places(starts, negative, histogram)
-    step = max(1, TOGETHER // count)
-    for at in range(0, groups, step):
-        some = slice(at, at + step)
-        before = torch.from_numpy(_before(histogram.upto[some], places, negative)).double()
-        mass = before.diff(dim=1)
-        first = mass * by
-        parts[some, :, 0] = before
-        torch.cumsum(first, 1, out=parts[some, 1:, 1])
-        torch.cumsum(first * by, 1, out=squares[some, 1:])
-        occupied[some] = _occupied(mass, edges)
-        hidden[some] = mass @ inside
-    return moments.numpy(), squares.numpy(), occupied, hidden.numpy()
+def _sum(
+    moments: Complex, squares: Floats, before: torch.Tensor, first: torch.Tensor, by: torch.Tensor
+) -> None:
+    """Running sums of the mass, which is there, of the first and of the second moment."""
+    moments[:, 0] = squares[:, 0] = 0.0
+    parts = torch.view_as_real(torch.from_numpy(moments))
+    parts[:, :, 0] = before
+    torch.cumsum(first, 1, out=parts[:, 1:, 1])
+    torch.cumsum(first * by, 1, out=torch.from_numpy(squares)[:, 1:])
 
 
-def _places(starts: Index, negative: int, histogram: Histogram) -> Index:
+def _places(starts: Index, negative: int, cells: int) -> Index:
     """The cells up to which running sums tell the mass before each bin, in the order of values."""
-    cells = histogram.upto.shape[1]
     ends = np.append(starts[1:], cells) - 1
     positive = len(ends) - negative
     return np.concatenate([ends[positive:][::-1], [cells // 2 - 1], ends[:positive]])
@@ -125,9 +143,9 @@ def _before(upto: NDArray[Any], places: Index, negative: int) -> NDArray[Any]:
 
 def _occupied(mass: torch.Tensor, edges: Index) -> Index:
     """How many bins of each block have mass."""
-    upto = (mass > 0).cumsum(1, dtype=torch.int32).numpy()
-    upto = np.concatenate([np.zeros((len(upto), 1), np.int32), upto], axis=1)
-    found: Index = np.diff(upto[:, edges], axis=1)
+    upto = torch.zeros((len(mass), edges[-1] + 1), dtype=torch.int32)
+    torch.cumsum(mass > 0, 1, dtype=torch.int32, out=upto[:, 1:])
+    found: Index = np.diff(np.take(upto.numpy(), edges, axis=1))
     return found
 
 

@@ -25,6 +25,7 @@ from topoc.lowering.compress.histogram import (
 VERSION = 1  # of the method: results of another one are not reused
 HIDDEN = 0.001  # of a group's error; above it the group gets bins of its own
 UNLIKE = 8.0  # a cluster's error against the mean; above it all clusterings are searched
+TOGETHER = 1 << 20  # bins of all groups that are searched together, a memory that can be reused
 APART = 16  # groups that are done again together
 SPAN = 4.0  # of their scales
 FINEST = 16384  # bins of a group alone
@@ -64,9 +65,15 @@ class Clusters:
 def first_look(histogram: Histogram, bits: int) -> Clusters:
     """Centres for a batch, and the groups whose bins or codes are too coarse."""
     effort = EFFORTS[bits]
-    made = bins.make(histogram, effort.bins)
-    edges = _edges(made, bits, effort.grid)
-    return Clusters(_centres(made, edges), _doubtful(made, edges, bits))
+    shared = bins.cut(histogram, effort.bins)
+    step = max(1, TOGETHER // effort.bins)
+    centres, again = [], []
+    for at in range(0, histogram.groups, step):
+        made = shared.bins(histogram, slice(at, at + step))
+        edges = _edges(made, bits, effort.grid)
+        centres.append(_centres(made, edges))
+        again.append(at + _doubtful(made, edges, bits))
+    return Clusters(np.concatenate(centres, axis=1), np.concatenate(again))
 
 
 def second_look(histogram: Histogram, bits: int) -> Floats:
