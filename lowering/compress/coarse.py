@@ -13,7 +13,7 @@ import torch
 from attrs import frozen
 from numpy.typing import NDArray
 
-from topoc.lowering.compress.bins import BLOCKS, Bins, measure, water
+from topoc.lowering.compress.bins import Bins, measure, water
 from topoc.lowering.compress.histogram import Index
 
 Singles = NDArray[np.float32]
@@ -60,15 +60,17 @@ def _edges(bins: Bins, places: Index, clusters: int, grid: Grid) -> Index:
 
 def _places(bins: Bins, count: int, each: int) -> Index:
     """Edges of each group's coarse bins, as fine bins: [count + 1, groups]."""
-    share = water(measure(bins.mass, by_value=True), each * bins.occupied, count)
+    used = np.flatnonzero(np.diff(bins.edges))
+    wanted = measure(bins.mass, by_value=True)[:, used]
+    share = water(wanted, each * bins.occupied[:, used], count)
     upto = np.concatenate([np.zeros((bins.groups, 1)), share.cumsum(1)], axis=1)
     levels = np.linspace(0.0, 1.0, count + 1)[1:-1] * upto[:, -1:]
     block = torch.searchsorted(torch.from_numpy(upto[:, 1:].copy()), torch.from_numpy(levels))
-    at = np.minimum(block.numpy(), BLOCKS - 1)
+    at = np.minimum(block.numpy(), len(used) - 1)
     size = np.take_along_axis(share, at, axis=1)
     into = (levels - np.take_along_axis(upto, at, axis=1)) / np.where(size > 0, size, 1.0)
-    many = np.diff(bins.edges)[at]
-    inner = bins.edges[at] + np.rint(np.clip(into, 0.0, 1.0) * many).astype(np.int64)
+    many = np.diff(bins.edges)[used][at]
+    inner = bins.edges[used][at] + np.rint(np.clip(into, 0.0, 1.0) * many).astype(np.int64)
     ends = np.zeros((bins.groups, 1), np.int64)
     return np.ascontiguousarray(np.concatenate([ends, inner, ends + bins.count], axis=1).T)
 
@@ -85,8 +87,8 @@ def _costs(bins: Bins, places: Index, groups: slice, widest: int) -> torch.Tenso
     for e in range(0, widest, step):
         to = min(e + step, widest)
         mass, first, second = (part[widest:] - _runs(part, e, to - e, many) for part in parts)
-        first.square_().div_(mass.clamp_min_(0.5))
-        costs[e:to] = second.sub_(first).clamp_min_(0.0)
+        costs[e:to] = second.addcdiv_(first.square_(), mass.clamp_min_(0.5), value=-1.0)
+    costs.clamp_min_(0.0)
     for e in range(widest):
         costs[e, : widest - e] = FAR
     return costs

@@ -45,8 +45,7 @@ class Histogram:
 
     def total(self) -> Floats:
         """The mass of each cell in all groups together: [cells]."""
-        upto = torch.from_numpy(self.upto)
-        summed = upto.sum(0, dtype=upto.dtype).numpy()  # may wrap around, and the differences back
+        summed = self.upto.sum(0, dtype=self.upto.dtype)  # may wrap around, and the differences back
         total: Floats = np.diff(summed, prepend=summed.dtype.type(0)).astype(np.float64)
         return total
 

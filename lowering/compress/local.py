@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from topoc.lowering.compress.bins import Bins
 from topoc.lowering.compress.histogram import Floats, Index
 
+TOGETHER = 1 << 16  # pairs of places that fit the processor's cache
 LEAST = 0.5  # mass is whole, so that less than this is none
 
 
@@ -93,13 +94,30 @@ def _chosen(moves: _Moves, size: torch.Tensor) -> Index:
     edges, places, groups = moves.taken.shape
     path = moves.alone[0] - _ends(moves.left[0], moves.taken[0], size[0])
     ways = torch.empty(edges, places, places, groups)  # to each edge's places from the one before
-    for k in range(1, edges):
-        mass = (moves.taken[k] + size[k]) - moves.taken[k - 1][:, None]
-        shift = (moves.left[k] - moves.right[k - 1][:, None]).square_()
-        torch.addcdiv(path[:, None], shift, mass.clamp_min_(LEAST), value=-1.0, out=ways[k])
-        path = moves.alone[k] + ways[k].amin(0)
+    step = max(1, TOGETHER // ways[0].numel())
+    for first in range(1, edges, step):
+        last = min(first + step, edges)
+        mass, shift = _pairs(moves, size, first, last)
+        for k in range(first, last):
+            at = k - first
+            torch.addcdiv(path[:, None], shift[at], mass[at], value=-1.0, out=ways[k])
+            path = torch.amin(ways[k], 0).add_(moves.alone[k])
     path -= _ends(moves.right[-1], -moves.taken[-1], size[-1])
     return _traced(ways.numpy(), path.numpy())
+
+
+def _pairs(
+    moves: _Moves, size: torch.Tensor, first: int, last: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mass and squared deviation of the clusters before these edges, for all places of both ends.
+
+    [edges, places of the edge before, places of the edge, groups]
+    """
+    here, before = slice(first, last), slice(first - 1, last - 1)
+    end = moves.taken[here] + size[here, None]
+    mass = end[:, None] - moves.taken[before][:, :, None]
+    shift = moves.left[here][:, None] - moves.right[before][:, :, None]
+    return mass.clamp_min_(LEAST), shift.square_()
 
 
 def _ends(sums: torch.Tensor, masses: torch.Tensor, size: torch.Tensor) -> torch.Tensor:

@@ -54,6 +54,7 @@ class Nearest:
     """Codes up to the last one of each entry, in the order of their numbers: [groups, entries]."""
     _runs: NDArray[np.int64]
     """Codes of each entry, in their own order: positive ones, and negative ones backwards."""
+    _order: Indices  # the entries of the runs
 
     @classmethod
     def to(cls, tables: Tables) -> "Nearest":
@@ -61,23 +62,26 @@ class Nearest:
         upto = np.concatenate([_ranks(tables), np.full((len(tables), 1), CODES)], axis=1)
         positive = np.diff(np.maximum(upto - HALF, 0), prepend=0)
         negative = np.diff(np.minimum(upto, HALF), prepend=0)
-        return cls(upto, np.concatenate([positive, negative[:, ::-1]], axis=1))
+        order = np.arange(upto.shape[1], dtype=np.uint8)
+        runs = np.concatenate([positive, negative[:, ::-1]], axis=1)
+        return cls(upto, runs, np.concatenate([order, order[::-1]]))
 
     def write(self, out: Indices, group: int, codes: Codes) -> None:
         """The index of each of the codes, both in one row, in a group's table."""
         table = None if self._upto.shape[1] <= FEW else self._look_up(group)
+        places = np.empty(min(PIECE, len(codes)), np.int32)
         for start in range(0, len(codes), PIECE):
             part, into = codes[start : start + PIECE], out[start : start + PIECE]
             if table is None:
                 _compare(into, part, self._upto[group])
-            else:
-                places = torch.from_numpy(part.astype(np.int32))
-                torch.index_select(table, 0, places, out=torch.from_numpy(into))
+                continue
+            places[: len(part)] = part
+            index = torch.from_numpy(places[: len(part)])
+            torch.index_select(table, 0, index, out=torch.from_numpy(into))
 
     def _look_up(self, group: int) -> torch.Tensor:
         """The index of each code in one of the tables: [65536]."""
-        order = np.arange(self._upto.shape[1], dtype=np.uint8)
-        return torch.from_numpy(np.repeat(np.append(order, order[::-1]), self._runs[group]))
+        return torch.from_numpy(np.repeat(self._order, self._runs[group]))
 
 
 def _compare(out: Indices, codes: Codes, upto: NDArray[np.int64]) -> None:
