@@ -19,7 +19,7 @@ Codes = NDArray[np.uint16]
 
 CODES = 1 << 16
 INFINITE = 0x7C00  # the first code that is no number; the sign bit is apart
-PIECES = 4  # codes a cell that are counted at once
+PIECE, FULL = 1 << 16, 4  # codes that are counted at once, at least; and for each cell
 UNIT = 1024  # the mean weight as a whole number, so that sums are exact in any order
 
 
@@ -79,10 +79,11 @@ def fill(into: Histogram, at: int, blocks: Iterable[tuple[Codes, Floats | None]]
 def _counts(codes: Codes, weights: Floats | None, shift: int) -> Iterator[torch.Tensor]:
     """The mass of each cell, for a piece after another that the processor's cache holds."""
     cells = CODES >> shift
-    for start in range(0, len(codes), PIECES * cells):
-        part = codes[start : start + PIECES * cells]
+    size = max(PIECE, FULL * cells)
+    for start in range(0, len(codes), size):
+        part = codes[start : start + size]
         if weights is not None:
-            some = weights.reshape(-1)[start : start + PIECES * cells]
+            some = weights.reshape(-1)[start : start + size]
             yield torch.from_numpy(np.bincount(part >> shift, some, cells))
             continue
         # Without its lowest bit a code is positive as an int16 too.

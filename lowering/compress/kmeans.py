@@ -22,7 +22,7 @@ from topoc.lowering.compress.histogram import (
     cell_values,
 )
 
-VERSION = 1  # of the method: results of another one are not reused
+VERSION = 2  # of the method: results of another one are not reused
 HIDDEN = 0.001  # of a group's error; above it the group gets bins of its own
 UNLIKE = 8.0  # a cluster's error against the mean; above it all clusterings are searched
 TOGETHER = 1 << 20  # bins of all groups that are searched together, a memory that can be reused
@@ -45,10 +45,10 @@ class Effort:
 
 _ROUNDS = (local.Round(16, 6), local.Round(40, 4))
 EFFORTS = {
-    1: Effort(2, 1024, coarse.Grid(64, 64, 64), _ROUNDS),
-    2: Effort(2, 768, coarse.Grid(64, 48, 64), (local.Round(20, 4), local.Round(60, 4))),
-    3: Effort(2, 1024, coarse.Grid(96, 48, 96), _ROUNDS),
-    4: Effort(2, 1536, coarse.Grid(96, 24, 36), _ROUNDS),
+    1: Effort(3, 1024, coarse.Grid(64, 64, 64), _ROUNDS),
+    2: Effort(3, 768, coarse.Grid(64, 48, 64), (local.Round(20, 4), local.Round(60, 4))),
+    3: Effort(3, 1024, coarse.Grid(72, 36, 72), _ROUNDS),
+    4: Effort(3, 1536, coarse.Grid(96, 24, 36), _ROUNDS),
     6: Effort(1, 4096, coarse.Grid(384, 20, 36), _ROUNDS),
     8: Effort(0, 16384, coarse.Grid(1280, 20, 64), _ROUNDS),
 }
