@@ -90,7 +90,7 @@ class Cut:
             before = torch.from_numpy(_before(upto[part], places, negative)).double()
             mass = before.diff(dim=1)
             _sum(moments[part], squares[part], before, mass * values, values)
-            occupied[part] = _occupied(mass, self.edges)
+            occupied[part] = _occupied(mass.numpy(), self.edges)
             hidden[part] = mass.numpy() @ spread
         return Bins(moments, squares, occupied, hidden, self.edges, self.mass[some])
 
@@ -141,11 +141,10 @@ def _before(upto: NDArray[Any], places: Index, negative: int) -> NDArray[Any]:
     return found
 
 
-def _occupied(mass: torch.Tensor, edges: Index) -> Index:
+def _occupied(mass: Floats, edges: Index) -> Index:
     """How many bins of each block have mass."""
-    upto = torch.zeros((len(mass), edges[-1] + 1), dtype=torch.int32)
-    torch.cumsum(mass > 0, 1, dtype=torch.int32, out=upto[:, 1:])
-    found: Index = np.diff(np.take(upto.numpy(), edges, axis=1))
+    found, used = np.zeros((len(mass), BLOCKS), np.int64), np.flatnonzero(np.diff(edges))
+    found[:, used] = np.add.reduceat(mass > 0, edges[used], axis=1, dtype=np.int32)
     return found
 
 

@@ -17,8 +17,8 @@ from topoc.lowering.compress.bins import Bins, measure, water
 from topoc.lowering.compress.histogram import Index
 
 Singles = NDArray[np.float32]
-TOGETHER = 64  # groups whose costs fit the processor's cache
-CELLS = 1 << 15  # costs that are computed at once
+TOGETHER = 128  # groups whose costs fit the processor's cache
+NONE = 1e-20  # in place of no mass, lest it be divided by
 FAR = 1e30  # a cost that no clustering has
 
 
@@ -50,8 +50,9 @@ def exact_edges(bins: Bins, clusters: int) -> Index:
 
 def _edges(bins: Bins, places: Index, clusters: int, grid: Grid) -> Index:
     found = np.empty((clusters + 1, bins.groups), np.int64)
-    for at in range(0, bins.groups, TOGETHER):
-        some = slice(at, at + TOGETHER)
+    step = -(-bins.groups // -(-bins.groups // TOGETHER))
+    for at in range(0, bins.groups, step):
+        some = slice(at, at + step)
         chosen = _search(_costs(bins, places, some, grid.widest), clusters, grid)
         found[:, some] = np.take_along_axis(places[:, some], chosen, axis=0)
     found[0], found[-1] = 0, bins.count
@@ -79,40 +80,48 @@ def _costs(bins: Bins, places: Index, groups: slice, widest: int) -> torch.Tenso
     """Squared error of each run of coarse bins: [widest, edges, groups].
 
     Entry [e, j] is that of the bins from edge j - widest + e to edge j; `FAR` before the start.
+    A run is one bin and the run behind it (Chan, Golub and LeVeque, 1979): no large sums are
+    subtracted, so that float32 is enough.
     """
-    parts = _padded(bins, places, groups, widest)
-    many, wide = len(places), parts[0].shape[1]
-    costs = torch.empty((widest, many, wide))
-    step = max(1, CELLS // (many * wide))
-    for e in range(0, widest, step):
-        to = min(e + step, widest)
-        mass, first, second = (part[widest:] - _runs(part, e, to - e, many) for part in parts)
-        costs[e:to] = second.addcdiv_(first.square_(), mass.clamp_min_(0.5), value=-1.0)
-    costs.clamp_min_(0.0)
-    for e in range(widest):
+    size, mean, error = _moments(bins, places[:, groups], groups)
+    many = len(size) + 1
+    costs = np.empty((widest, many, size.shape[1]), np.float32)
+    costs[:, 0] = FAR
+    costs[-1, 1:] = error
+    mass, centre = size, mean
+    for wide in range(2, min(widest, many - 1) + 1):
+        first, lost = slice(0, many - wide), costs[-wide, wide:]
+        both = mass[1:] + size[first]
+        away = mean[first] - centre[1:]
+        shift = size[first] / both
+        shift *= away
+        np.multiply(away, shift, out=lost)
+        lost *= mass[1:]
+        lost += error[first]
+        lost += costs[1 - wide, wide:]
+        shift += centre[1:]
+        mass, centre = both, shift
+    for e in range(widest - 1):
         costs[e, : widest - e] = FAR
-    return costs
+    return torch.from_numpy(costs)
 
 
-def _runs(rows: torch.Tensor, first: int, many: int, size: int) -> torch.Tensor:
-    """Runs of `size` rows, one that begins at each of `many` rows from the first on."""
-    wide = rows.shape[1]
-    start = rows.storage_offset() + first * wide
-    return rows.as_strided((many, size, wide), (wide, wide, 1), start)
+def _moments(bins: Bins, places: Index, groups: slice) -> tuple[Singles, ...]:
+    """Mass, mean and squared error of each coarse bin: [coarse bins, groups].
 
-
-def _padded(bins: Bins, places: Index, groups: slice, widest: int) -> tuple[torch.Tensor, ...]:
-    """Mass, first and second moments before each edge, after `widest` rows of zeros."""
-    taken = places[:, groups]
+    A mean is told from that of the group, lest many digits of it be the same for all.
+    """
     row = np.arange(bins.groups)[groups] * (bins.count + 1)
-    moments = np.take(bins.moments, taken + row)
-    squares = np.take(bins.squares, taken + row)
-    made = []
-    for part in (moments.real, moments.imag, squares):
-        tensor = torch.zeros((widest + len(places), taken.shape[1]), dtype=torch.float64)
-        tensor[widest:] = torch.from_numpy(part)
-        made.append(tensor)
-    return tuple(made)
+    moments = np.diff(np.take(bins.moments, places + row), axis=0)
+    squares = np.diff(np.take(bins.squares, places + row), axis=0)
+    size, first = moments.real.copy(), moments.imag.copy()
+    np.maximum(size, NONE, out=size)
+    mean = first / size
+    error = np.maximum(squares - mean * first, 0.0)
+    whole = bins.moments[groups, -1]
+    mean -= whole.imag / whole.real
+    mean[size == NONE] = 0.0
+    return size.astype(np.float32), mean.astype(np.float32), error.astype(np.float32)
 
 
 def _search(costs: torch.Tensor, clusters: int, grid: Grid) -> Index:
