@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 from attrs import frozen
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from topoc.lowering.compress.bins import Bins, measure, water
@@ -76,7 +77,7 @@ def _places(bins: Bins, count: int, each: int) -> Index:
     return np.ascontiguousarray(np.concatenate([ends, inner, ends + bins.count], axis=1).T)
 
 
-def _costs(bins: Bins, places: Index, groups: slice, widest: int) -> torch.Tensor:
+def _costs(bins: Bins, places: Index, groups: slice, widest: int) -> Singles:
     """Squared error of each run of coarse bins: [widest, edges, groups].
 
     Entry [e, j] is that of the bins from edge j - widest + e to edge j; `FAR` before the start.
@@ -103,7 +104,7 @@ def _costs(bins: Bins, places: Index, groups: slice, widest: int) -> torch.Tenso
         mass, centre = both, shift
     for e in range(widest - 1):
         costs[e, : widest - e] = FAR
-    return torch.from_numpy(costs)
+    return costs
 
 
 def _moments(bins: Bins, places: Index, groups: slice) -> tuple[Singles, ...]:
@@ -124,21 +125,28 @@ def _moments(bins: Bins, places: Index, groups: slice) -> tuple[Singles, ...]:
     return size.astype(np.float32), mean.astype(np.float32), error.astype(np.float32)
 
 
-def _search(costs: torch.Tensor, clusters: int, grid: Grid) -> Index:
+def _search(costs: Singles, clusters: int, grid: Grid) -> Index:
     """The cheapest edges, as coarse bins: [clusters + 1, groups]."""
     widest, many, groups = costs.shape
     bands = [_band(k, clusters, grid) for k in range(clusters + 1)]
     tall = widest + max(high - low for (low, _), (_, high) in pairwise(bands))
-    reached = torch.full((clusters, tall, groups), FAR)  # the first edge of a band is at `widest`
-    reached[0, widest] = 0.0
-    ways = torch.empty_like(costs).reshape(-1)
+    reached = np.full((clusters, tall, groups), FAR, np.float32)
+    reached[0, widest] = 0.0  # where the first edge of a band is
+    runs = _runs(reached, widest)
+    ways = np.empty(costs.size, np.float32)
     for k in range(1, clusters):
-        low, high = bands[k]
-        some = ways[: widest * (high - low) * groups].view(widest, high - low, groups)
-        runs = _runs(reached[k - 1], low - bands[k - 1][0], widest, high - low)
-        torch.add(runs, costs[:, low:high], out=some)
-        torch.amin(some, 0, out=reached[k, widest : widest + high - low])
-    return _traced(costs.numpy(), reached.numpy(), bands)
+        (low, high), before = bands[k], bands[k - 1][0]
+        some = ways[: widest * (high - low) * groups].reshape(widest, high - low, groups)
+        np.add(runs[k - 1, :, low - before : high - before], costs[:, low:high], out=some)
+        np.minimum.reduce(some, 0, out=reached[k, widest : widest + high - low])
+    return _traced(costs, reached, bands)
+
+
+def _runs(rows: Singles, many: int) -> Singles:
+    """As many views of the rows of each level, each of which begins one row later."""
+    level, row, one = rows.strides
+    shape = (len(rows), many, rows.shape[1] - many + 1, rows.shape[2])
+    return as_strided(rows, shape, (level, row, row, one))
 
 
 def _traced(costs: Singles, reached: Singles, bands: list[tuple[int, int]]) -> Index:
@@ -153,52 +161,6 @@ def _traced(costs: Singles, reached: Singles, bands: list[tuple[int, int]]) -> I
         ways = np.take(reached[k - 1], end + (run - bands[k - 1][0]) * groups)
         ways += np.take(costs, end + run * (many * groups))
         chosen[k - 1] = np.maximum(chosen[k] - widest + ways.argmin(0), 0)
-    return chosen
-
-
-def _runs(rows: torch.Tensor, first: int, many: int, size: int) -> torch.Tensor:
-    """Runs of `size` rows, one that begins at each of `many` rows from the first on."""
-    wide = rows.shape[1]
-    start = rows.storage_offset() + first * wide
-    return rows.as_strided((many, size, wide), (wide, wide, 1), start)
-
-
-def _padded(bins: Bins, places: Index, groups: slice, widest: int) -> tuple[torch.Tensor, ...]:
-    """Mass, first and second moments before each edge, after `widest` rows of zeros."""
-    taken = places[:, groups]
-    row = np.arange(bins.groups)[groups] * (bins.count + 1)
-    moments = np.take(bins.moments, taken + row)
-    squares = np.take(bins.squares, taken + row)
-    made = []
-    for part in (moments.real, moments.imag, squares):
-        tensor = torch.zeros((widest + len(places), taken.shape[1]), dtype=torch.float64)
-        tensor[widest:] = torch.from_numpy(part)
-        made.append(tensor)
-    return tuple(made)
-
-
-def _search(costs: torch.Tensor, clusters: int, grid: Grid) -> Index:
-    """The cheapest edges, as coarse bins: [clusters + 1, groups]."""
-    widest, many, groups = costs.shape
-    bands = [_band(k, clusters, grid) for k in range(clusters + 1)]
-    tall = widest + max(high - low for (low, _), (_, high) in pairwise(bands))
-    reached = torch.full((clusters, tall, groups), FAR)  # the first edge of a band is at `widest`
-    reached[0, widest] = 0.0
-    ways = torch.empty_like(costs).reshape(-1)
-    for k in range(1, clusters):
-        low, high = bands[k]
-        some = ways[: widest * (high - low) * groups].view(widest, high - low, groups)
-        runs = _runs(reached[k - 1], low - bands[k - 1][0], widest, high - low)
-        torch.add(runs, costs[:, low:high], out=some)
-        torch.amin(some, 0, out=reached[k, widest : widest + high - low])
-    chosen = np.zeros((clusters + 1, groups), np.int64)
-    chosen[clusters] = many - 1
-    column = torch.arange(groups)
-    for k in range(clusters, 0, -1):
-        end = torch.from_numpy(chosen[k])
-        span = end - bands[k - 1][0] + torch.arange(widest)[:, None]
-        ways = reached[k - 1][span, column] + costs[:, end, column]
-        chosen[k - 1] = np.maximum(chosen[k] - widest + ways.numpy().argmin(0), 0)
     return chosen
 
 

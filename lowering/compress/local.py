@@ -6,7 +6,6 @@ differences, so that float32 is enough, and the best combination is found by dyn
 """
 
 import numpy as np
-import torch
 from attrs import Attribute, field, frozen
 from numpy.typing import NDArray
 
@@ -14,7 +13,8 @@ from topoc.lowering.compress.bins import Bins
 from topoc.lowering.compress.histogram import Floats, Index
 
 TOGETHER = 1 << 16  # pairs of places that fit the processor's cache
-LEAST = 0.5  # mass is whole, so that less than this is none
+Singles = NDArray[np.float32]
+LEAST = np.float32(0.5)  # mass is whole, so that less than this is none
 
 
 @frozen
@@ -42,7 +42,7 @@ def improved(bins: Bins, edges: Index, how: Round) -> Index:
     moves = _Moves.of(
         moved.real - before.real[1:-1, None], moved.imag - before.imag[1:-1, None], means
     )
-    chosen = _chosen(moves, _single(inside.real))
+    chosen = _chosen(moves, inside.real.astype(np.float32))
     found = edges.copy()
     found[1:-1] = np.take_along_axis(places, chosen[:, None], axis=1)[:, 0]
     found = np.maximum.accumulate(found, axis=0)
@@ -69,63 +69,60 @@ def _places(edges: Index, how: Round) -> Index:
 
 @frozen
 class _Moves:
-    """What moves of edges change, in float32: [inner edges, places, groups]."""
+    """What moves of edges change: [inner edges, places, groups]."""
 
-    alone: torch.Tensor  # the error by what changes sides
-    taken: torch.Tensor  # mass that an edge takes from the right
-    left: torch.Tensor  # its deviation from the mean of the cluster before the edge, summed
-    right: torch.Tensor  # and from that of the one behind it
+    alone: Singles  # the error by what changes sides
+    taken: Singles  # mass that an edge takes from the right
+    left: Singles  # its deviation from the mean of the cluster before the edge, summed
+    right: Singles  # and from that of the one behind it
 
     @classmethod
     def of(cls, mass: Floats, first: Floats, means: Floats) -> "_Moves":
         """Of the mass that changes sides, and its first moment, between clusters of these means."""
-        left = _single(first - means[:-1, None] * mass)
-        right = _single(first - means[1:, None] * mass)
-        gap = _single(np.diff(means, axis=0))
-        return cls((left + right).mul_(gap[:, None]), _single(mass), left, right)
+        left = (first - means[:-1, None] * mass).astype(np.float32)
+        right = (first - means[1:, None] * mass).astype(np.float32)
+        gap = np.diff(means, axis=0).astype(np.float32)
+        return cls((left + right) * gap[:, None], mass.astype(np.float32), left, right)
 
 
-def _single(values: Floats) -> torch.Tensor:
-    return torch.from_numpy(values).float()
-
-
-def _chosen(moves: _Moves, size: torch.Tensor) -> Index:
+def _chosen(moves: _Moves, size: Singles) -> Index:
     """The place of each inner edge in the best combination: [inner edges, groups]."""
     edges, places, groups = moves.taken.shape
     path = moves.alone[0] - _ends(moves.left[0], moves.taken[0], size[0])
-    ways = torch.empty(edges, places, places, groups)  # to each edge's places from the one before
-    step = max(1, TOGETHER // ways[0].numel())
+    ways = np.empty((edges, places, places, groups), np.float32)
+    step = max(1, TOGETHER // ways[0].size)
     for first in range(1, edges, step):
         last = min(first + step, edges)
-        mass, shift = _pairs(moves, size, first, last)
-        for k in range(first, last):
-            at = k - first
-            torch.addcdiv(path[:, None], shift[at], mass[at], value=-1.0, out=ways[k])
-            path = torch.amin(ways[k], 0).add_(moves.alone[k])
+        _gains(ways[first:last], moves, size, first)
+        for k in range(first, last):  # to each edge's places from those of the one before
+            np.subtract(path[:, None], ways[k], out=ways[k])
+            path = np.minimum.reduce(ways[k], 0)
+            path += moves.alone[k]
     path -= _ends(moves.right[-1], -moves.taken[-1], size[-1])
-    return _traced(ways.numpy(), path.numpy())
+    return _traced(ways, path)
 
 
-def _pairs(
-    moves: _Moves, size: torch.Tensor, first: int, last: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mass and squared deviation of the clusters before these edges, for all places of both ends.
+def _gains(out: Singles, moves: _Moves, size: Singles, first: int) -> None:
+    """What shifts of the means gain of the clusters before some edges, from the first one on.
 
-    [edges, places of the edge before, places of the edge, groups]
+    For all places of both ends: [edges, places of the edge before, places of the edge, groups].
     """
-    here, before = slice(first, last), slice(first - 1, last - 1)
+    here, before = slice(first, first + len(out)), slice(first - 1, first + len(out) - 1)
     end = moves.taken[here] + size[here, None]
     mass = end[:, None] - moves.taken[before][:, :, None]
-    shift = moves.left[here][:, None] - moves.right[before][:, :, None]
-    return mass.clamp_min_(LEAST), shift.square_()
+    np.maximum(mass, LEAST, out=mass)
+    np.subtract(moves.left[here][:, None], moves.right[before][:, :, None], out=out)
+    np.square(out, out=out)
+    out /= mass
 
 
-def _ends(sums: torch.Tensor, masses: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+def _ends(sums: Singles, masses: Singles, size: Singles) -> Singles:
     """What the shift of the first or last cluster's mean gains: [places, groups]."""
-    return sums.square() / (size + masses).clamp_min_(LEAST)
+    found: Singles = sums * sums / np.maximum(size + masses, LEAST)
+    return found
 
 
-def _traced(ways: NDArray[np.float32], last: NDArray[np.float32]) -> Index:
+def _traced(ways: Singles, last: Singles) -> Index:
     """The places on the way to the best of the last edge's: [inner edges, groups]."""
     edges, places, _, groups = ways.shape
     before, column = np.arange(places)[:, None] * (places * groups), np.arange(groups)

@@ -89,14 +89,15 @@ def _compare(out: Indices, codes: Codes, upto: NDArray[np.int64]) -> None:
 
     Among positive codes the sign is of use, and among negative ones, which run backwards, its lack.
     """
-    signed, behind = codes.view(np.int16), np.empty(len(codes), np.bool_)
-    out[:] = 0
-    for limit in upto[:-1]:
+    signed, more = codes.view(np.int16), np.empty(len(codes), np.bool_)
+    for at, limit in enumerate(upto[:-1]):
+        behind = more if at else out.view(np.bool_)
         if limit > HALF:
             np.greater_equal(signed, np.int16(limit - HALF), out=behind)
         else:
             np.less(codes, np.uint16(CODES - limit), out=behind)
-        out += behind.view(np.uint8)
+        if at:
+            out += more.view(np.uint8)
 
 
 def _ranks(tables: Tables) -> NDArray[np.int64]:
