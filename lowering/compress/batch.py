@@ -64,12 +64,14 @@ class Batch:
     some: range
     importance: Importance | None
     _held: list[Codes] = field(init=False)
+    _first: int = field(init=False)  # row
     _tall: int = field(init=False)  # rows of a held block: some whole groups
     _same: dict[int, Floats] = field(init=False, factory=dict)  # weights of so many rows
 
     def __attrs_post_init__(self) -> None:
         """Read the rows, unless one group alone is too large to be held."""
         first, last = self._span()
+        self._first = first
         columns = self.groups.columns
         each = self.groups.each
         self._tall = max(1, BLOCK // (each * columns)) * each
@@ -132,7 +134,7 @@ class Batch:
         """The codes of a group's rows, with the first row of each block."""
         start, stop = self.groups.span(group)
         if self._held:
-            block, at = divmod(start - self._span()[0], self._tall)
+            block, at = divmod(start - self._first, self._tall)
             yield start, self._held[block][at : at + stop - start]
             return
         for at, end in spans(start, stop, self.groups.columns):

@@ -154,6 +154,29 @@ def _traced(costs: Singles, reached: Singles, bands: list[tuple[int, int]]) -> I
     widest, many, groups = costs.shape
     clusters = len(reached)
     run, column = np.arange(widest)[:, None], np.arange(groups)
+    there, last = run * groups + column, run * (many * groups) + column
+    chosen = np.zeros((clusters + 1, groups), np.int64)
+    chosen[clusters] = many - 1
+    for k in range(clusters, 0, -1):
+        end = chosen[k] * groups
+        ways = reached[k - 1].take(there + (end - bands[k - 1][0] * groups))
+        ways += costs.take(last + end)
+        chosen[k - 1] = chosen[k] + (ways.argmin(0) - widest)
+    return chosen
+
+
+def _runs(rows: Singles, many: int) -> Singles:
+    """As many views of the rows of each level, each of which begins one row later."""
+    level, row, one = rows.strides
+    shape = (len(rows), many, rows.shape[1] - many + 1, rows.shape[2])
+    return as_strided(rows, shape, (level, row, row, one))
+
+
+def _traced(costs: Singles, reached: Singles, bands: list[tuple[int, int]]) -> Index:
+    """The edges on the way to what was reached at last: [clusters + 1, groups]."""
+    widest, many, groups = costs.shape
+    clusters = len(reached)
+    run, column = np.arange(widest)[:, None], np.arange(groups)
     chosen = np.zeros((clusters + 1, groups), np.int64)
     chosen[clusters] = many - 1
     for k in range(clusters, 0, -1):

@@ -9,7 +9,7 @@ import numpy as np
 from attrs import Attribute, field, frozen
 from numpy.typing import NDArray
 
-from topoc.lowering.compress.bins import Bins
+from topoc.lowering.compress.bins import Bins, Complex
 from topoc.lowering.compress.histogram import Floats, Index
 
 TOGETHER = 1 << 16  # pairs of places that fit the processor's cache
@@ -44,15 +44,18 @@ def improved(bins: Bins, edges: Index, how: Round) -> Index:
     )
     chosen = _chosen(moves, inside.real.astype(np.float32))
     found = edges.copy()
-    found[1:-1] = np.take_along_axis(places, chosen[:, None], axis=1)[:, 0]
-    found = np.maximum.accumulate(found, axis=0)
-    better = gain(bins, found) > gain(bins, edges)
+    count, many, groups = places.shape
+    found[1:-1] = places.take((np.arange(count)[:, None] * many + chosen) * groups + np.arange(groups))
+    better = gain(bins, found) > _gain(inside)
     return np.where(better, found, edges)
 
 
 def gain(bins: Bins, edges: Index) -> Floats:
     """By how much clusters lower the squared sum of the values: [groups]."""
-    inside = np.diff(bins.moments_at(edges), axis=0)
+    return _gain(np.diff(bins.moments_at(edges), axis=0))
+
+
+def _gain(inside: Complex) -> Floats:
     found: Floats = (inside.imag**2 / np.maximum(inside.real, LEAST)).sum(0)
     return found
 
@@ -125,9 +128,9 @@ def _ends(sums: Singles, masses: Singles, size: Singles) -> Singles:
 def _traced(ways: Singles, last: Singles) -> Index:
     """The places on the way to the best of the last edge's: [inner edges, groups]."""
     edges, places, _, groups = ways.shape
-    before, column = np.arange(places)[:, None] * (places * groups), np.arange(groups)
+    before = np.arange(places)[:, None] * (places * groups) + np.arange(groups)
     chosen = np.empty((edges, groups), np.int64)
     chosen[-1] = last.argmin(0)
     for k in range(edges - 1, 0, -1):
-        chosen[k - 1] = np.take(ways[k], before + (chosen[k] * groups + column)).argmin(0)
+        chosen[k - 1] = ways[k].take(before + chosen[k] * groups).argmin(0)
     return chosen
