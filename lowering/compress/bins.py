@@ -133,7 +133,7 @@ def _places(starts: Index, negative: int, cells: int) -> Index:
 
 
 def _before(upto: NDArray[Any], places: Index, negative: int) -> NDArray[Any]:
-    """The mass before each bin: that of negative numbers, whose codes run backwards, comes first."""
+    """The mass before each bin; negative numbers, whose codes run backwards, come first."""
     found: NDArray[Any] = np.take(upto, places, axis=1)
     below, above = found[:, : negative + 1], found[:, negative + 1 :]
     np.subtract(upto[:, -1:], below, out=below)

@@ -127,7 +127,7 @@ def _moments(bins: Bins, places: Index, groups: slice) -> tuple[Singles, ...]:
 
 def _search(costs: Singles, clusters: int, grid: Grid) -> Index:
     """The cheapest edges, as coarse bins: [clusters + 1, groups]."""
-    widest, many, groups = costs.shape
+    widest, _, groups = costs.shape
     bands = [_band(k, clusters, grid) for k in range(clusters + 1)]
     tall = widest + max(high - low for (low, _), (_, high) in pairwise(bands))
     reached = np.full((clusters, tall, groups), FAR, np.float32)
@@ -165,33 +165,11 @@ def _traced(costs: Singles, reached: Singles, bands: list[tuple[int, int]]) -> I
     return chosen
 
 
-def _runs(rows: Singles, many: int) -> Singles:
-    """As many views of the rows of each level, each of which begins one row later."""
-    level, row, one = rows.strides
-    shape = (len(rows), many, rows.shape[1] - many + 1, rows.shape[2])
-    return as_strided(rows, shape, (level, row, row, one))
-
-
-def _traced(costs: Singles, reached: Singles, bands: list[tuple[int, int]]) -> Index:
-    """The edges on the way to what was reached at last: [clusters + 1, groups]."""
-    widest, many, groups = costs.shape
-    clusters = len(reached)
-    run, column = np.arange(widest)[:, None], np.arange(groups)
-    chosen = np.zeros((clusters + 1, groups), np.int64)
-    chosen[clusters] = many - 1
-    for k in range(clusters, 0, -1):
-        end = chosen[k] * groups + column
-        ways = np.take(reached[k - 1], end + (run - bands[k - 1][0]) * groups)
-        ways += np.take(costs, end + run * (many * groups))
-        chosen[k - 1] = np.maximum(chosen[k] - widest + ways.argmin(0), 0)
-    return chosen
-
-
 def _band(k: int, clusters: int, grid: Grid) -> tuple[int, int]:
     """The edges at which the first k of the clusters may end."""
-    if k in {0, clusters}:
-        return k // clusters * grid.bins, k // clusters * grid.bins + 1
     even = k * grid.bins // clusters
+    if k in {0, clusters}:
+        return even, even + 1
     low = max(even - grid.reach, k)
     high = min(even + grid.reach, grid.bins - clusters + k)
     return low, high + 1

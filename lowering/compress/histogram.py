@@ -45,7 +45,7 @@ class Histogram:
 
     def total(self) -> Floats:
         """The mass of each cell in all groups together: [cells]."""
-        summed = self.upto.sum(0, dtype=self.upto.dtype)  # may wrap around, and the differences back
+        summed = self.upto.sum(0, dtype=self.upto.dtype)  # may wrap, and differences back
         total: Floats = np.diff(summed, prepend=summed.dtype.type(0)).astype(np.float64)
         return total
 

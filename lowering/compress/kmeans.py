@@ -47,7 +47,7 @@ _ROUNDS = (local.Round(16, 6), local.Round(40, 4))
 EFFORTS = {
     1: Effort(2, 1024, coarse.Grid(64, 64, 64), _ROUNDS),
     2: Effort(2, 768, coarse.Grid(64, 48, 64), (local.Round(20, 4), local.Round(60, 4))),
-    3: Effort(2, 1024, coarse.Grid(64, 32, 64), _ROUNDS),
+    3: Effort(2, 1024, coarse.Grid(96, 48, 96), _ROUNDS),
     4: Effort(2, 1536, coarse.Grid(96, 20, 30), _ROUNDS),
     6: Effort(1, 4096, coarse.Grid(384, 20, 36), _ROUNDS),
     8: Effort(0, 16384, coarse.Grid(1280, 20, 64), _ROUNDS),

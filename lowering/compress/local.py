@@ -45,7 +45,8 @@ def improved(bins: Bins, edges: Index, how: Round) -> Index:
     chosen = _chosen(moves, inside.real.astype(np.float32))
     found = edges.copy()
     count, many, groups = places.shape
-    found[1:-1] = places.take((np.arange(count)[:, None] * many + chosen) * groups + np.arange(groups))
+    row = np.arange(count)[:, None] * many + chosen
+    found[1:-1] = places.take(row * groups + np.arange(groups))
     better = gain(bins, found) > _gain(inside)
     return np.where(better, found, edges)
 

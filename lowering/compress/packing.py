@@ -43,15 +43,16 @@ def _stream(values: Bytes, bits: int) -> Bytes:
         values, bits = (pairs | pairs >> np.uint16(8 - bits)).astype(np.uint8), 2 * bits
     if bits == 8:
         return values
-    joined = _joined(_joined(_joined(values, 6, "<u2"), 12, "<u4"), 24, "<u8")
-    return joined.view("V8").astype("V6").view(np.uint8)
+    eight = _joined(_joined(_joined(values, 6, "<u2"), 12, "<u4"), 24, "<u8")
+    found: Bytes = eight.view("V8").astype("V6").view(np.uint8)  # the low six bytes of each
+    return found
 
 
 def _joined(values: NDArray[Any], bits: int, word: str) -> NDArray[Any]:
     """Two neighbours in a word, the second one moved down to where the first one ends."""
     pairs = values.view(word)
     kind, half = pairs.dtype.type, 4 * pairs.itemsize
-    found = pairs - (pairs >> kind(half)) * kind((1 << half) - (1 << bits))
+    found: NDArray[Any] = pairs - (pairs >> kind(half)) * kind((1 << half) - (1 << bits))
     return found.astype(word, copy=False)
 
 
