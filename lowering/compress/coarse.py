@@ -18,7 +18,7 @@ from topoc.lowering.compress.bins import Bins, measure, water
 from topoc.lowering.compress.histogram import Index
 
 Singles = NDArray[np.float32]
-TOGETHER = 128  # groups whose costs fit the processor's cache
+TOGETHER = 1 << 18  # ways to the edges of a cluster that fit the processor's cache
 NONE = 1e-20  # in place of no mass, lest it be divided by
 FAR = 1e30  # a cost that no clustering has
 
@@ -51,7 +51,8 @@ def exact_edges(bins: Bins, clusters: int) -> Index:
 
 def _edges(bins: Bins, places: Index, clusters: int, grid: Grid) -> Index:
     found = np.empty((clusters + 1, bins.groups), np.int64)
-    step = -(-bins.groups // -(-bins.groups // TOGETHER))
+    ways = grid.widest * (min(2 * grid.reach, grid.bins) + 1)  # to the edges of a cluster
+    step = -(-bins.groups // -(-bins.groups * ways // TOGETHER))  # alike, as far as they are
     for at in range(0, bins.groups, step):
         some = slice(at, at + step)
         chosen = _search(_costs(bins, places, some, grid.widest), clusters, grid)
