@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topoc.dsl.diagnostic import TopocError
-from topoc.lowering.compress import batch, kmeans, source
+from topoc.lowering.compress import batch, kmeans, local, source
 from topoc.lowering.compress.compress import compress
 from topoc.lowering.compress.dequantise import dense, tables
 from topoc.lowering.compress.importance import Importance
@@ -342,3 +342,9 @@ def test_groups_that_do_not_divide_are_named():
 
 def test_every_number_of_bits_has_its_effort():
     assert tuple(kmeans.EFFORTS) == BITS
+
+
+def test_an_edge_goes_half_the_way_to_the_next_at_the_most():
+    with pytest.raises(ValueError, match="6 steps of 1/10 are more than half a cluster"):
+        local.Round(10, 6)
+    assert all(2 * one.reach <= one.parts for how in kmeans.EFFORTS.values() for one in how.rounds)

@@ -80,15 +80,13 @@ def _counts(codes: Codes, weights: Floats | None, shift: int) -> Iterator[torch.
     """The mass of each cell, for a piece after another that the processor's cache holds."""
     cells = CODES >> shift
     size = max(PIECE, FULL * cells)
+    flat = None if weights is None else torch.from_numpy(weights.reshape(-1))
     for start in range(0, len(codes), size):
         part = codes[start : start + size]
-        if weights is not None:
-            some = weights.reshape(-1)[start : start + size]
-            yield torch.from_numpy(np.bincount(part >> shift, some, cells))
-            continue
         # Without its lowest bit a code is positive as an int16 too.
         index = (part >> shift).view(np.int16) if shift else part.astype(np.int32)
-        yield torch.bincount(torch.from_numpy(index), minlength=cells)
+        some = None if flat is None else flat[start : start + size]
+        yield torch.bincount(torch.from_numpy(index), some, minlength=cells)
 
 
 @cache
