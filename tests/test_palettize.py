@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topoc.dsl.diagnostic import TopocError
-from topoc.lowering.compress import batch, kmeans, source
+from topoc.lowering.compress import batch, kmeans, local, source
 from topoc.lowering.compress.compress import compress
 from topoc.lowering.compress.dequantise import dense, tables
 from topoc.lowering.compress.importance import Importance
 from topoc.lowering.compress.misfits import Wanted, misfits
 from topoc.lowering.compress.recipe import BITS, Linear, Palettize, Prune
 from topoc.lowering.compress.source import Held
+from topoc.lowering.compress.tables import Nearest
 
 GROUP = 32
 
@@ -342,3 +343,23 @@ def test_groups_that_do_not_divide_are_named():
 
 def test_every_number_of_bits_has_its_effort():
     assert tuple(kmeans.EFFORTS) == BITS
+
+
+def test_an_edge_goes_half_the_way_to_the_next_at_the_most():
+    with pytest.raises(ValueError, match="6 steps of 1/10 are more than half a cluster"):
+        local.Round(10, 6)
+    assert all(2 * one.reach <= one.parts for how in kmeans.EFFORTS.values() for one in how.rounds)
+
+
+@pytest.mark.parametrize("entries", [2, 4, 8, 64])
+def test_every_fp16_number_takes_its_nearest_entry(entries):
+    """And of two that are as near the lower one."""
+    about = np.array([[0.0], [-0.1], [0.1]])
+    table = np.sort(normal(40, 3, entries) + about).astype(np.float16)
+    numbers = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    numbers = numbers[np.isfinite(numbers)]
+    nearest, found = Nearest.to(table), np.empty(len(numbers), np.uint8)
+    for group, one in enumerate(table.astype(np.float64)):
+        nearest.write(found, group, numbers.view(np.uint16))
+        wanted = np.abs(numbers.astype(np.float64)[:, None] - one).argmin(1)
+        assert (one[found] == one[wanted]).all()  # some entries are alike

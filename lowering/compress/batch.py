@@ -61,12 +61,14 @@ class Batch:
     some: range
     importance: Importance | None
     _held: list[Codes] = field(init=False)
+    _first: int = field(init=False)  # row
     _tall: int = field(init=False)  # rows of a held block: some whole groups
     _same: dict[int, Floats] = field(init=False, factory=dict)  # weights of so many rows
 
     def __attrs_post_init__(self) -> None:
         """Read the rows, unless one group alone is too large to be held."""
         first, last = self._span()
+        self._first = first
         columns = self.groups.columns
         each = self.groups.each
         self._tall = max(1, BLOCK // (each * columns)) * each
@@ -90,20 +92,30 @@ class Batch:
         return _rounded(found.centres, how)
 
     def indices(self, fitted: Fitted) -> Iterator[NDArray[np.uint8]]:
-        """The nearest entry of each weight, in blocks of rows."""
+        """The nearest entry of each weight, in runs that last until the next one is asked for."""
         nearest = tables.Nearest.to(fitted.entries)
+        out, filled = np.empty(0, np.uint8), 0
         for at, group in enumerate(self.some):
-            index = nearest.look_up(at)
             for _, block in self._blocks(group):
-                yield np.take(index, block, mode="clip")
+                if filled and filled + block.size > BLOCK:
+                    yield out[:filled]
+                    filled = 0
+                if len(out) < block.size:
+                    out = np.empty(max(block.size, BLOCK), np.uint8)
+                nearest.write(out[filled : filled + block.size], at, block.reshape(-1))
+                filled += block.size
+        yield out[:filled]
 
     def _histogram(self, groups: "range | list[int]", shift: int) -> Histogram:
         weighted = self.importance is not None
         counted = hist.empty(len(groups), shift, weighted=weighted)
         for at, group in enumerate(groups):
-            for start, block in self._blocks(group):
-                hist.add(counted, at, block, self._weights(start, start + len(block)))
+            hist.fill(counted, at, self._weighted(group))
         return counted
+
+    def _weighted(self, group: int) -> Iterator[tuple[Codes, Floats | None]]:
+        for start, block in self._blocks(group):
+            yield block, self._weights(start, start + len(block))
 
     def _weights(self, start: int, stop: int) -> Floats | None:
         if self.importance is None:
@@ -119,7 +131,7 @@ class Batch:
         """The codes of a group's rows, with the first row of each block."""
         start, stop = self.groups.span(group)
         if self._held:
-            block, at = divmod(start - self._span()[0], self._tall)
+            block, at = divmod(start - self._first, self._tall)
             yield start, self._held[block][at : at + stop - start]
             return
         for at, end in spans(start, stop, self.groups.columns):

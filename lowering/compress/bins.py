@@ -7,7 +7,7 @@ are evenly spaced, and none reaches over zero.
 """
 
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from topoc.lowering.compress.histogram import CODES, Floats, Histogram, Index, cell_values
 
 Complex = NDArray[np.complex128]
+_Number = TypeVar("_Number", np.complex128, np.float64)
 BLOCK = 256  # codes: a quarter of an octave
 BLOCKS = CODES // BLOCK
 HALF = BLOCKS // 2
-TOGETHER = 16  # groups whose bins fit the processor's cache
+TOGETHER = 1 << 15  # bins of some groups, which fit the processor's cache
 BY_VALUE = np.concatenate([np.arange(HALF, BLOCKS)[::-1], np.arange(HALF)])  # code to value order
 
 
@@ -30,11 +31,13 @@ class Bins:
 
     moments: Complex = field(repr=False)
     """Mass and mass · value before each bin: real and imaginary, [groups, bins + 1]."""
-    squares: Complex = field(repr=False)
-    """Mass · value² and number of occupied bins before each bin: [groups, bins + 1]."""
+    squares: Floats = field(repr=False)
+    """Mass · value² before each bin: [groups, bins + 1]."""
+    occupied: Index = field(repr=False)
+    """Bins of each block that are not empty: [groups, blocks]."""
+    hidden: Floats = field(repr=False)  # squared error inside bins, which no search sees: [groups]
     edges: Index = field(repr=False)  # the first bin of each block, and the end: [blocks + 1]
     mass: Floats = field(repr=False)  # of each block: [groups, blocks]
-    hidden: Floats = field(repr=False)  # squared error inside bins, which no search sees: [groups]
 
     @property
     def groups(self) -> int:
@@ -50,64 +53,106 @@ class Bins:
         """The moments before these bins: any shape, whose last axis is the group."""
         return _taken(self.moments, edges)
 
-    def squares_at(self, edges: Index) -> Complex:
+    def squares_at(self, edges: Index) -> Floats:
         """The squares before these bins: any shape, whose last axis is the group."""
         return _taken(self.squares, edges)
 
 
-def _taken(array: Complex, edges: Index) -> Complex:
+def _taken(array: NDArray[_Number], edges: Index) -> NDArray[_Number]:
     groups, count = array.shape
-    found: Complex = np.take(array, edges + np.arange(groups) * count)
+    found: NDArray[_Number] = np.take(array, edges + np.arange(groups) * count)
     return found
+
+
+@frozen
+class Cut:
+    """Where the bins of a batch begin, and what all its groups share of them."""
+
+    starts: Index = field(repr=False)  # the first cell of each bin, in code order
+    values: Floats = field(repr=False)  # the mean of each bin, in code order
+    spread: Floats = field(repr=False)  # the squared deviation of a number in it, likewise
+    edges: Index = field(repr=False)  # the first bin of each block, and the end, by value
+    mass: Floats = field(repr=False)  # of each block, by value: [groups, blocks]
+
+    def bins(self, histogram: Histogram, some: slice = slice(None)) -> Bins:
+        """The bins of some of the groups."""
+        upto, count = histogram.upto[some], len(self.starts)
+        moments = np.empty((len(upto), count + 1), np.complex128)
+        squares = np.empty((len(upto), count + 1))
+        occupied = np.empty((len(upto), BLOCKS), np.int64)
+        hidden = np.empty(len(upto))
+        negative = int(self.edges[HALF])
+        places, order = _places(self.starts, negative, upto.shape[1]), _by_value(count, negative)
+        values, spread = torch.from_numpy(self.values[order]), self.spread[order]
+        step = max(1, TOGETHER // count)
+        for at in range(0, len(upto), step):
+            part = slice(at, at + step)
+            before = torch.from_numpy(_before(upto[part], places, negative)).double()
+            mass = before.diff(dim=1)
+            _sum(moments[part], squares[part], before, mass * values, values)
+            occupied[part] = _occupied(mass.numpy(), self.edges)
+            hidden[part] = mass.numpy() @ spread
+        return Bins(moments, squares, occupied, hidden, self.edges, self.mass[some])
 
 
 def make(histogram: Histogram, count: int) -> Bins:
     """About `count` bins for a batch of histograms, fewer where fewer codes occur."""
+    return cut(histogram, count).bins(histogram)
+
+
+def cut(histogram: Histogram, count: int) -> Cut:
+    """The same, before what each group has in them is summed up."""
     total, mass = histogram.total(), _block_mass(histogram)
     cells = (total > 0).reshape(BLOCKS, -1).sum(1)
     # The squared error of a bin against that of its group's clusters, summed over the groups.
     share = measure((mass / measure(mass).sum(1, keepdims=True) ** 3).sum(0)[None])
     many = np.floor(water(share, cells[None], count)[0]).astype(np.int64)
     many = np.minimum(np.maximum(many, cells > 0), cells)
-    starts, order = _starts(total > 0, cells, many), _by_value(many)
+    starts = _starts(total > 0, cells, many)
     values, spread = _shapes(total, starts, histogram.shift)
-    moments, squares, hidden = _sums(histogram, starts, order, values, spread)
     edges = np.concatenate([[0], many[BY_VALUE].cumsum()])
-    return Bins(moments, squares, edges, mass[:, BY_VALUE], hidden)
+    return Cut(starts, values, spread, edges, mass[:, BY_VALUE])
 
 
-def _sums(
-    histogram: Histogram, starts: Index, order: Index, values: Floats, spread: Floats
-) -> tuple[Complex, Complex, Floats]:
-    """Moments, squares and hidden error of each group's bins, in the order of their values."""
-    groups, count = histogram.groups, len(starts)
-    moments = torch.empty((groups, count + 1), dtype=torch.complex128)
-    squares = torch.empty((groups, count + 1), dtype=torch.complex128)
+def _sum(
+    moments: Complex, squares: Floats, before: torch.Tensor, first: torch.Tensor, by: torch.Tensor
+) -> None:
+    """Running sums of the mass, which is there, of the first and of the second moment."""
     moments[:, 0] = squares[:, 0] = 0.0
-    hidden = torch.empty(groups, dtype=torch.float64)
-    ends = np.append(starts[1:], histogram.upto.shape[1])
-    by, inside = torch.from_numpy(values[order]), torch.from_numpy(spread[order])
-    for at in range(0, groups, TOGETHER):
-        some = slice(at, at + TOGETHER)
-        mass = _between(histogram.upto[some], ends)[:, torch.from_numpy(order)]
-        hidden[some] = mass @ inside
-        first = mass * by
-        torch.cumsum(torch.complex(mass, first), 1, out=moments[some, 1:])
-        torch.cumsum(torch.complex(first * by, mass.sign()), 1, out=squares[some, 1:])
-    return moments.numpy(), squares.numpy(), hidden.numpy()
+    parts = torch.view_as_real(torch.from_numpy(moments))
+    parts[:, :, 0] = before
+    torch.cumsum(first, 1, out=parts[:, 1:, 1])
+    torch.cumsum(first * by, 1, out=torch.from_numpy(squares)[:, 1:])
+
+
+def _places(starts: Index, negative: int, cells: int) -> Index:
+    """The cells up to which running sums tell the mass before each bin, in the order of values."""
+    ends = np.append(starts[1:], cells) - 1
+    positive = len(ends) - negative
+    return np.concatenate([ends[positive:][::-1], [cells // 2 - 1], ends[:positive]])
+
+
+def _before(upto: NDArray[Any], places: Index, negative: int) -> NDArray[Any]:
+    """The mass before each bin; negative numbers, whose codes run backwards, come first."""
+    found: NDArray[Any] = np.take(upto, places, axis=1)
+    below, above = found[:, : negative + 1], found[:, negative + 1 :]
+    np.subtract(upto[:, -1:], below, out=below)
+    above += below[:, -1:]
+    return found
+
+
+def _occupied(mass: Floats, edges: Index) -> Index:
+    """How many bins of each block have mass."""
+    found, used = np.zeros((len(mass), BLOCKS), np.int64), np.flatnonzero(np.diff(edges))
+    found[:, used] = np.add.reduceat(mass > 0, edges[used], axis=1, dtype=np.int32)
+    return found
 
 
 def _block_mass(histogram: Histogram) -> Floats:
     """The mass of each block: [groups, blocks], in code order."""
-    ends = np.arange(1, BLOCKS + 1) * (BLOCK >> histogram.shift)
-    mass: Floats = _between(histogram.upto, ends).numpy()
-    return mass
-
-
-def _between(upto: NDArray[Any], ends: Index) -> torch.Tensor:
-    """The mass in the cells from each end to the next, the first from the start."""
-    found = torch.from_numpy(upto).index_select(1, torch.from_numpy(ends - 1)).double()
-    return torch.diff(found, dim=1, prepend=found.new_zeros(len(found), 1))
+    each = BLOCK >> histogram.shift
+    found: Floats = np.diff(histogram.upto[:, each - 1 :: each], prepend=0).astype(np.float64)
+    return found
 
 
 @cache
@@ -154,10 +199,9 @@ def _starts(occupied: NDArray[np.bool_], cells: Index, many: Index) -> Index:
     return found
 
 
-def _by_value(many: Index) -> Index:
+def _by_value(count: int, negative: int) -> Index:
     """Bins in code order, as an order of their values: those of negative numbers turn around."""
-    negative, total = int(many[HALF:].sum()), int(many.sum())
-    return np.concatenate([np.arange(total - negative, total)[::-1], np.arange(total - negative)])
+    return np.concatenate([np.arange(count - negative, count)[::-1], np.arange(count - negative)])
 
 
 def _shapes(total: Floats, starts: Index, shift: int) -> tuple[Floats, Floats]:

@@ -6,15 +6,20 @@ the least (measured on 2026-11-30 on normal, Laplace, Student-t and real weights
 search then takes away.
 """
 
+from itertools import pairwise
+
 import numpy as np
 import torch
 from attrs import frozen
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
 
-from topoc.lowering.compress.bins import BLOCKS, Bins, measure, water
+from topoc.lowering.compress.bins import Bins, measure, water
 from topoc.lowering.compress.histogram import Index
 
-TOGETHER = 64  # groups whose costs fit the processor's cache
-CELLS = 1 << 15  # costs that are computed at once
+Singles = NDArray[np.float32]
+TOGETHER = 1 << 18  # ways to the edges of a cluster that fit the processor's cache
+NONE = 1e-20  # in place of no mass, lest it be divided by
 FAR = 1e30  # a cost that no clustering has
 
 
@@ -34,7 +39,8 @@ def edges(bins: Bins, clusters: int, grid: Grid) -> Index:
 
 def exact_edges(bins: Bins, clusters: int) -> Index:
     """Edges of the clusters, where every occupied bin is a place of its own."""
-    upto = torch.from_numpy(bins.squares.imag.copy())
+    occupied = torch.from_numpy(np.diff(bins.moments.real) > 0)
+    upto = torch.nn.functional.pad(occupied.cumsum(1), (1, 0)).double()
     many = max(int(upto[:, -1].max()), clusters)
     ranks = torch.arange(many + 1, dtype=torch.float64).expand(bins.groups, -1).contiguous()
     places = np.ascontiguousarray(torch.searchsorted(upto, ranks).numpy().T)
@@ -45,8 +51,10 @@ def exact_edges(bins: Bins, clusters: int) -> Index:
 
 def _edges(bins: Bins, places: Index, clusters: int, grid: Grid) -> Index:
     found = np.empty((clusters + 1, bins.groups), np.int64)
-    for at in range(0, bins.groups, TOGETHER):
-        some = slice(at, at + TOGETHER)
+    ways = grid.widest * (min(2 * grid.reach, grid.bins) + 1)  # to the edges of a cluster
+    step = -(-bins.groups // -(-bins.groups * ways // TOGETHER))  # alike, as far as they are
+    for at in range(0, bins.groups, step):
+        some = slice(at, at + step)
         chosen = _search(_costs(bins, places, some, grid.widest), clusters, grid)
         found[:, some] = np.take_along_axis(places[:, some], chosen, axis=0)
     found[0], found[-1] = 0, bins.count
@@ -55,91 +63,114 @@ def _edges(bins: Bins, places: Index, clusters: int, grid: Grid) -> Index:
 
 def _places(bins: Bins, count: int, each: int) -> Index:
     """Edges of each group's coarse bins, as fine bins: [count + 1, groups]."""
-    occupied = np.diff(bins.squares.imag[:, bins.edges], axis=1).astype(np.int64)
-    share = water(measure(bins.mass, by_value=True), each * occupied, count)
+    used = np.flatnonzero(np.diff(bins.edges))
+    wanted = measure(bins.mass, by_value=True)[:, used]
+    share = water(wanted, each * bins.occupied[:, used], count)
     upto = np.concatenate([np.zeros((bins.groups, 1)), share.cumsum(1)], axis=1)
     levels = np.linspace(0.0, 1.0, count + 1)[1:-1] * upto[:, -1:]
     block = torch.searchsorted(torch.from_numpy(upto[:, 1:].copy()), torch.from_numpy(levels))
-    at = np.minimum(block.numpy(), BLOCKS - 1)
+    at = np.minimum(block.numpy(), len(used) - 1)
     size = np.take_along_axis(share, at, axis=1)
     into = (levels - np.take_along_axis(upto, at, axis=1)) / np.where(size > 0, size, 1.0)
-    many = np.diff(bins.edges)[at]
-    inner = bins.edges[at] + np.rint(np.clip(into, 0.0, 1.0) * many).astype(np.int64)
+    many = np.diff(bins.edges)[used][at]
+    inner = bins.edges[used][at] + np.rint(np.clip(into, 0.0, 1.0) * many).astype(np.int64)
     ends = np.zeros((bins.groups, 1), np.int64)
     return np.ascontiguousarray(np.concatenate([ends, inner, ends + bins.count], axis=1).T)
 
 
-def _costs(bins: Bins, places: Index, groups: slice, widest: int) -> torch.Tensor:
+def _costs(bins: Bins, places: Index, groups: slice, widest: int) -> Singles:
     """Squared error of each run of coarse bins: [widest, edges, groups].
 
     Entry [e, j] is that of the bins from edge j - widest + e to edge j; `FAR` before the start.
+    A run is one bin and the run behind it (Chan, Golub and LeVeque, 1979): no large sums are
+    subtracted, so that float32 is enough.
     """
-    parts = _padded(bins, places, groups, widest)
-    many, wide = len(places), parts[0].shape[1]
-    costs = torch.empty((widest, many, wide))
-    step = max(1, CELLS // (many * wide))
-    for e in range(0, widest, step):
-        to = min(e + step, widest)
-        mass, first, second = (part[widest:] - _from(part, e, to, many) for part in parts)
-        first.square_().div_(mass.clamp_min_(0.5))
-        costs[e:to] = second.sub_(first).clamp_min_(0.0)
-    for e in range(widest):
+    size, mean, error = _moments(bins, places[:, groups], groups)
+    many = len(size) + 1
+    costs = np.empty((widest, many, size.shape[1]), np.float32)
+    costs[:, 0] = FAR
+    costs[-1, 1:] = error
+    mass, centre = size, mean
+    for wide in range(2, min(widest, many - 1) + 1):
+        first, lost = slice(0, many - wide), costs[-wide, wide:]
+        both = mass[1:] + size[first]
+        away = mean[first] - centre[1:]
+        shift = size[first] / both
+        shift *= away
+        np.multiply(away, shift, out=lost)
+        lost *= mass[1:]
+        lost += error[first]
+        lost += costs[1 - wide, wide:]
+        shift += centre[1:]
+        mass, centre = both, shift
+    for e in range(widest - 1):
         costs[e, : widest - e] = FAR
     return costs
 
 
-def _from(part: torch.Tensor, first: int, last: int, many: int) -> torch.Tensor:
-    """Runs of `many` rows that begin at each row from first to last."""
-    wide = part.shape[1]
-    return part.as_strided((last - first, many, wide), (wide, wide, 1), first * wide)
+def _moments(bins: Bins, places: Index, groups: slice) -> tuple[Singles, ...]:
+    """Mass, mean and squared error of each coarse bin: [coarse bins, groups].
 
-
-def _padded(bins: Bins, places: Index, groups: slice, widest: int) -> tuple[torch.Tensor, ...]:
-    """Mass, first and second moments before each edge, after `widest` rows of zeros."""
-    taken = places[:, groups]
+    A mean is told from that of the group, lest many digits of it be the same for all.
+    """
     row = np.arange(bins.groups)[groups] * (bins.count + 1)
-    moments = np.take(bins.moments, taken + row)
-    squares = np.take(bins.squares, taken + row)
-    made = []
-    for part in (moments.real, moments.imag, squares.real):
-        tensor = torch.zeros((widest + len(places), taken.shape[1]), dtype=torch.float64)
-        tensor[widest:] = torch.from_numpy(part)
-        made.append(tensor)
-    return tuple(made)
+    moments = np.diff(np.take(bins.moments, places + row), axis=0)
+    squares = np.diff(np.take(bins.squares, places + row), axis=0)
+    size, first = moments.real.copy(), moments.imag.copy()
+    np.maximum(size, NONE, out=size)
+    mean = first / size
+    error = np.maximum(squares - mean * first, 0.0)
+    whole = bins.moments[groups, -1]
+    mean -= whole.imag / whole.real
+    mean[size == NONE] = 0.0
+    return size.astype(np.float32), mean.astype(np.float32), error.astype(np.float32)
 
 
-def _search(costs: torch.Tensor, clusters: int, grid: Grid) -> Index:
+def _search(costs: Singles, clusters: int, grid: Grid) -> Index:
     """The cheapest edges, as coarse bins: [clusters + 1, groups]."""
-    widest, many, groups = costs.shape
-    reached = torch.full((clusters, widest + many, groups), FAR)
-    reached[0, widest] = 0.0
-    ways = torch.empty_like(costs).reshape(-1)
+    widest, _, groups = costs.shape
+    bands = [_band(k, clusters, grid) for k in range(clusters + 1)]
+    tall = widest + max(high - low for (low, _), (_, high) in pairwise(bands))
+    reached = np.full((clusters, tall, groups), FAR, np.float32)
+    reached[0, widest] = 0.0  # where the first edge of a band is
+    runs = _runs(reached, widest)
+    ways = np.empty(costs.size, np.float32)
     for k in range(1, clusters):
-        low, high = _band(k, clusters, grid)
-        some = ways[: widest * (high - low) * groups].view(widest, high - low, groups)
-        torch.add(_windows(reached[k - 1], low, high, widest), costs[:, low:high], out=some)
-        torch.amin(some, 0, out=reached[k, widest + low : widest + high])
+        (low, high), before = bands[k], bands[k - 1][0]
+        some = ways[: widest * (high - low) * groups].reshape(widest, high - low, groups)
+        np.add(runs[k - 1, :, low - before : high - before], costs[:, low:high], out=some)
+        np.minimum.reduce(some, 0, out=reached[k, widest : widest + high - low])
+    return _traced(costs, reached, bands)
+
+
+def _runs(rows: Singles, many: int) -> Singles:
+    """As many views of the rows of each level, each of which begins one row later."""
+    level, row, one = rows.strides
+    shape = (len(rows), many, rows.shape[1] - many + 1, rows.shape[2])
+    return as_strided(rows, shape, (level, row, row, one))
+
+
+def _traced(costs: Singles, reached: Singles, bands: list[tuple[int, int]]) -> Index:
+    """The edges on the way to what was reached at last: [clusters + 1, groups]."""
+    widest, many, groups = costs.shape
+    clusters = len(reached)
+    run, column = np.arange(widest)[:, None], np.arange(groups)
+    there, last = run * groups + column, run * (many * groups) + column
     chosen = np.zeros((clusters + 1, groups), np.int64)
     chosen[clusters] = many - 1
-    column = torch.arange(groups)
     for k in range(clusters, 0, -1):
-        end = torch.from_numpy(chosen[k])
-        span = end + torch.arange(widest)[:, None]  # padded: edge j - widest + e stands at j + e
-        ways = reached[k - 1][span, column] + costs[:, end, column]
-        chosen[k - 1] = np.maximum(chosen[k] - widest + ways.numpy().argmin(0), 0)
+        end = chosen[k] * groups
+        ways = reached[k - 1].take(there + (end - bands[k - 1][0] * groups))
+        ways += costs.take(last + end)
+        chosen[k - 1] = chosen[k] + (ways.argmin(0) - widest)
     return chosen
-
-
-def _windows(reached: torch.Tensor, low: int, high: int, widest: int) -> torch.Tensor:
-    """What was reached before each run: entry [e, j] is at edge low + j - widest + e."""
-    groups = reached.shape[1]
-    start = reached.storage_offset() + low * groups
-    return reached.as_strided((widest, high - low, groups), (groups, groups, 1), start)
 
 
 def _band(k: int, clusters: int, grid: Grid) -> tuple[int, int]:
     """The edges at which the first k of the clusters may end."""
     even = k * grid.bins // clusters
+    if k in {0, clusters}:
+        return even, even + 1
     low = max(even - grid.reach, k)
     high = min(even + grid.reach, grid.bins - clusters + k)
     return low, high + 1

@@ -4,12 +4,16 @@ An fp16 number has 65,536 codes, so that a histogram of codes loses nothing and 
 depend on the tensor. `shift` low bits of a code may be dropped: a cell then holds 2^shift codes.
 """
 
+from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import torch
 
 Floats = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -17,6 +21,7 @@ Codes = NDArray[np.uint16]
 
 CODES = 1 << 16
 INFINITE = 0x7C00  # the first code that is no number; the sign bit is apart
+PIECE, FULL = 1 << 16, 4  # codes that are counted at once, at least; and for each cell
 UNIT = 1024  # the mean weight as a whole number, so that sums are exact in any order
 
 
@@ -42,10 +47,7 @@ class Histogram:
 
     def total(self) -> Floats:
         """The mass of each cell in all groups together: [cells]."""
-        import torch
-
-        upto = torch.from_numpy(self.upto)
-        summed = upto.sum(0, dtype=upto.dtype).numpy()  # may wrap around, and the differences back
+        summed = self.upto.sum(0, dtype=self.upto.dtype)  # may wrap, and differences back
         total: Floats = np.diff(summed, prepend=summed.dtype.type(0)).astype(np.float64)
         return total
 
@@ -59,25 +61,38 @@ class Histogram:
 
 
 def empty(groups: int, shift: int, *, weighted: bool) -> Histogram:
-    """A histogram in which nothing was counted yet."""
+    """A histogram whose groups are still to be filled."""
     kind = np.float64 if weighted else np.int32
-    return Histogram(np.zeros((groups, CODES >> shift), kind), shift)
+    return Histogram(np.empty((groups, CODES >> shift), kind), shift)
 
 
-def add(into: Histogram, at: int, codes: Codes, weights: Floats | None = None) -> None:
-    """Count codes, in any shape, into the group `at`; weights are whole numbers of that shape."""
+def fill(into: Histogram, at: int, blocks: Iterable[tuple[Codes, Floats | None]]) -> None:
+    """Count the codes of a group, in any shape; weights are whole numbers of that shape."""
     import torch
 
-    flat = codes.reshape(-1)
-    row, cells = torch.from_numpy(into.upto[at]), CODES >> into.shift
-    if weights is not None:
-        counts = torch.from_numpy(np.bincount(flat >> into.shift, weights.reshape(-1), cells))
-    elif into.shift:  # without its lowest bit a code is positive as an int16 too
-        index = torch.from_numpy((flat >> into.shift).view(np.int16))
-        counts = torch.bincount(index, minlength=cells)
-    else:
-        counts = torch.from_numpy(np.bincount(flat, minlength=cells))
-    row += torch.cumsum(counts, 0, dtype=row.dtype)
+    counts = None
+    for codes, weights in blocks:
+        for part in _counts(codes.reshape(-1), weights, into.shift):
+            counts = part if counts is None else counts.add_(part)
+    if counts is None:
+        message = "a group has at least one weight"
+        raise ValueError(message)
+    torch.from_numpy(into.upto[at]).copy_(counts.cumsum_(0))
+
+
+def _counts(codes: Codes, weights: Floats | None, shift: int) -> "Iterator[torch.Tensor]":
+    """The mass of each cell, for a piece after another that the processor's cache holds."""
+    import torch
+
+    cells = CODES >> shift
+    size = max(PIECE, FULL * cells)
+    flat = None if weights is None else torch.from_numpy(weights.reshape(-1))
+    for start in range(0, len(codes), size):
+        part = codes[start : start + size]
+        # Without its lowest bit a code is positive as an int16 too.
+        index = (part >> shift).view(np.int16) if shift else part.astype(np.int32)
+        some = None if flat is None else flat[start : start + size]
+        yield torch.bincount(torch.from_numpy(index), some, minlength=cells)
 
 
 @cache

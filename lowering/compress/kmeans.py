@@ -24,6 +24,7 @@ from topoc.lowering.compress.histogram import (
 
 HIDDEN = 0.001  # of a group's error; above it the group gets bins of its own
 UNLIKE = 8.0  # a cluster's error against the mean; above it all clusterings are searched
+TOGETHER = 1 << 20  # bins of all groups that are searched together, a memory that can be reused
 APART = 16  # groups that are done again together
 SPAN = 4.0  # of their scales
 FINEST = 16384  # bins of a group alone
@@ -46,7 +47,7 @@ EFFORTS = {
     1: Effort(2, 1024, coarse.Grid(64, 64, 64), _ROUNDS),
     2: Effort(2, 768, coarse.Grid(64, 48, 64), (local.Round(20, 4), local.Round(60, 4))),
     3: Effort(2, 1024, coarse.Grid(96, 48, 96), _ROUNDS),
-    4: Effort(2, 1536, coarse.Grid(96, 24, 36), _ROUNDS),
+    4: Effort(2, 1536, coarse.Grid(96, 20, 30), _ROUNDS),
     6: Effort(1, 4096, coarse.Grid(384, 20, 36), _ROUNDS),
     8: Effort(0, 16384, coarse.Grid(1280, 20, 64), _ROUNDS),
 }
@@ -63,9 +64,15 @@ class Clusters:
 def first_look(histogram: Histogram, bits: int) -> Clusters:
     """Centres for a batch, and the groups whose bins or codes are too coarse."""
     effort = EFFORTS[bits]
-    made = bins.make(histogram, effort.bins)
-    edges = _edges(made, bits, effort.grid)
-    return Clusters(_centres(made, edges), _doubtful(made, edges, bits))
+    shared = bins.cut(histogram, effort.bins)
+    step = max(1, TOGETHER // effort.bins)
+    centres, again = [], []
+    for at in range(0, histogram.groups, step):
+        made = shared.bins(histogram, slice(at, at + step))
+        edges = _edges(made, bits, effort.grid)
+        centres.append(_centres(made, edges))
+        again.append(at + _doubtful(made, edges, bits))
+    return Clusters(np.concatenate(centres, axis=1), np.concatenate(again))
 
 
 def second_look(histogram: Histogram, bits: int) -> Floats:
@@ -146,10 +153,10 @@ def _centres(made: Bins, edges: Index) -> Floats:
 def _doubtful(made: Bins, edges: Index, bits: int) -> Index:
     """Groups whose error the bins hide a part of, or whose clusters are unlike each other."""
     inside = np.diff(made.moments_at(edges), axis=0)
-    squares = np.diff(made.squares_at(edges).real, axis=0)
+    squares = np.diff(made.squares_at(edges), axis=0)
     errors = np.maximum(squares - inside.imag**2 / np.maximum(inside.real, local.LEAST), 0.0)
     total = errors.sum(0)
     hides = made.hidden > HIDDEN * total
     unlike = errors.max(0) * (1 << bits) > UNLIKE * total
-    few = made.squares[:, -1].imag <= FEW << bits
+    few = made.occupied.sum(1) <= FEW << bits
     return np.flatnonzero(hides | unlike | few)

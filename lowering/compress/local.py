@@ -6,13 +6,15 @@ differences, so that float32 is enough, and the best combination is found by dyn
 """
 
 import numpy as np
-import torch
-from attrs import frozen
+from attrs import Attribute, field, frozen
+from numpy.typing import NDArray
 
 from topoc.lowering.compress.bins import Bins, Complex
 from topoc.lowering.compress.histogram import Floats, Index
 
-LEAST = 0.5  # mass is whole, so that less than this is none
+TOGETHER = 1 << 16  # pairs of places that fit the processor's cache
+Singles = NDArray[np.float32]
+LEAST = np.float32(0.5)  # mass is whole, so that less than this is none
 
 
 @frozen
@@ -20,12 +22,14 @@ class Round:
     """Edges move by up to `reach` steps of 1/`parts` of the cluster on that side."""
 
     parts: int
-    reach: int
+    reach: int = field()
 
-    @property
-    def may_cross(self) -> bool:
-        """Whether one edge could overtake the next."""
-        return 2 * self.reach > self.parts
+    @reach.validator
+    def _meets_no_other(self, _: "Attribute[int]", reach: int) -> None:
+        """No edge can overtake the next, if each goes half the way to it at the most."""
+        if 2 * reach > self.parts:
+            message = f"{reach} steps of 1/{self.parts} are more than half a cluster"
+            raise ValueError(message)
 
 
 def improved(bins: Bins, edges: Index, how: Round) -> Index:
@@ -34,95 +38,100 @@ def improved(bins: Bins, edges: Index, how: Round) -> Index:
     inside = np.diff(before, axis=0)
     means = inside.imag / np.maximum(inside.real, LEAST)
     places = _places(edges, how)
-    moved = bins.moments_at(places) - before[1:-1, None]
-    chosen = _chosen(moved, means, inside.real, _penalty(bins, how))
+    moved = bins.moments_at(places)
+    moves = _Moves.of(
+        moved.real - before.real[1:-1, None], moved.imag - before.imag[1:-1, None], means
+    )
+    chosen = _chosen(moves, inside.real.astype(np.float32))
     found = edges.copy()
-    found[1:-1] = np.take_along_axis(places, chosen[:, None], axis=1)[:, 0]
-    found = np.maximum.accumulate(found, axis=0)
-    better = gain(bins, found) > gain(bins, edges)
+    count, many, groups = places.shape
+    row = np.arange(count)[:, None] * many + chosen
+    found[1:-1] = places.take(row * groups + np.arange(groups))
+    better = gain(bins, found) > _gain(inside)
     return np.where(better, found, edges)
 
 
 def gain(bins: Bins, edges: Index) -> Floats:
     """By how much clusters lower the squared sum of the values: [groups]."""
-    inside = np.diff(bins.moments_at(edges), axis=0)
+    return _gain(np.diff(bins.moments_at(edges), axis=0))
+
+
+def _gain(inside: Complex) -> Floats:
     found: Floats = (inside.imag**2 / np.maximum(inside.real, LEAST)).sum(0)
     return found
 
 
 def _places(edges: Index, how: Round) -> Index:
     """Where each inner edge may go: [inner edges, places, groups]."""
-    width = np.diff(edges, axis=0)
-    step = np.arange(-how.reach, how.reach + 1)[None, :, None]
-    side = np.where(step < 0, width[:-1, None], width[1:, None])
-    moves = np.sign(step) * (np.abs(step) * side // how.parts)
-    places: Index = np.clip(edges[1:-1, None] + moves, 0, edges[-1])
-    return places
-
-
-def _penalty(bins: Bins, how: Round) -> torch.Tensor | None:
-    """More than a crossing could seem to gain, a unit of mass: [groups]."""
-    if not how.may_cross:
-        return None
-    total = bins.squares[:, -1].real
-    return torch.from_numpy(2.0 * total).float()
-
-
-def _chosen(moved: Complex, means: Floats, mass: Floats, penalty: torch.Tensor | None) -> Index:
-    """The place of each inner edge in the best combination: [inner edges, groups]."""
-    gap = np.diff(means, axis=0)[:, None]
-    middle = (means[1:] + means[:-1])[:, None] / 2.0
-    alone = _single(2.0 * gap * (moved.imag - middle * moved.real))
-    taken = _single(moved.real)  # mass that an edge takes from the right
-    left = _single(moved.imag - means[:-1, None] * moved.real)  # seen from the cluster before it
-    right = _single(moved.imag - means[1:, None] * moved.real)  # and from the one behind it
-    size = _single(mass)
-    paths = [alone[0] + _ends(left[0], taken[0], size[0])]
-    pair = _Pairs(size, taken, left, right, penalty)
-    for k in range(1, len(alone)):
-        cost = pair.cost(k, slice(None))
-        paths.append(alone[k] + cost.add_(paths[-1][:, None]).amin(0))
-    last = paths[-1] + _ends(right[-1], -taken[-1], size[-1])
-    chosen = np.empty((len(alone), last.shape[1]), np.int64)
-    chosen[-1] = last.numpy().argmin(0)
-    for k in range(len(alone) - 1, 0, -1):
-        cost = pair.cost(k, torch.from_numpy(chosen[k]))
-        chosen[k - 1] = (cost + paths[k - 1]).numpy().argmin(0)
-    return chosen
-
-
-def _single(values: Floats) -> torch.Tensor:
-    return torch.from_numpy(values).float()
-
-
-def _ends(sums: torch.Tensor, masses: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
-    """What the shift of the first or last cluster's mean gains: [places, groups]."""
-    return -sums.square() / (size + masses).clamp_min_(LEAST)
+    width = np.diff(edges, axis=0).astype(np.int32)  # whose division is quicker
+    steps = np.arange(1, how.reach + 1, dtype=np.int32)[:, None]
+    moves = steps * width[:, None] // np.int32(how.parts)
+    stay = np.zeros_like(moves[1:, :1])
+    found: Index = edges[1:-1, None] + np.concatenate([-moves[:-1, ::-1], stay, moves[1:]], axis=1)
+    return found
 
 
 @frozen
-class _Pairs:
-    """The gain of each cluster by the shift of its mean, for all places of both its edges."""
+class _Moves:
+    """What moves of edges change: [inner edges, places, groups]."""
 
-    size: torch.Tensor
-    taken: torch.Tensor
-    left: torch.Tensor
-    right: torch.Tensor
-    penalty: torch.Tensor | None
+    alone: Singles  # the error by what changes sides
+    taken: Singles  # mass that an edge takes from the right
+    left: Singles  # its deviation from the mean of the cluster before the edge, summed
+    right: Singles  # and from that of the one behind it
 
-    def cost(self, k: int, at: "slice | torch.Tensor") -> torch.Tensor:
-        """Of the cluster between edges k - 1 and k: [places, places, groups].
+    @classmethod
+    def of(cls, mass: Floats, first: Floats, means: Floats) -> "_Moves":
+        """Of the mass that changes sides, and its first moment, between clusters of these means."""
+        left = (first - means[:-1, None] * mass).astype(np.float32)
+        right = (first - means[1:, None] * mass).astype(np.float32)
+        gap = np.diff(means, axis=0).astype(np.float32)
+        return cls((left + right) * gap[:, None], mass.astype(np.float32), left, right)
 
-        Where the place of edge k is given for each group: [places, groups].
-        """
-        end, sums = self.taken[k] + self.size[k], self.left[k]
-        if isinstance(at, torch.Tensor):
-            end, sums = end.gather(0, at[None])[0], sums.gather(0, at[None])[0]
-            begin, lost = self.taken[k - 1], self.right[k - 1]
-        else:
-            begin, lost = self.taken[k - 1][:, None], self.right[k - 1][:, None]
-        mass = end - begin
-        shift = (sums - lost).square_()
-        over = None if self.penalty is None else mass.clamp_max(0.0).mul_(self.penalty)
-        shift.div_(mass.clamp_min_(LEAST)).neg_()
-        return shift if over is None else shift.sub_(over)
+
+def _chosen(moves: _Moves, size: Singles) -> Index:
+    """The place of each inner edge in the best combination: [inner edges, groups]."""
+    edges, places, groups = moves.taken.shape
+    path = moves.alone[0] - _ends(moves.left[0], moves.taken[0], size[0])
+    ways = np.empty((edges, places, places, groups), np.float32)
+    step = max(1, TOGETHER // ways[0].size)
+    for first in range(1, edges, step):
+        last = min(first + step, edges)
+        _gains(ways[first:last], moves, size, first)
+        for k in range(first, last):  # to each edge's places from those of the one before
+            np.subtract(path[:, None], ways[k], out=ways[k])
+            path = np.minimum.reduce(ways[k], 0)
+            path += moves.alone[k]
+    path -= _ends(moves.right[-1], -moves.taken[-1], size[-1])
+    return _traced(ways, path)
+
+
+def _gains(out: Singles, moves: _Moves, size: Singles, first: int) -> None:
+    """What shifts of the means gain of the clusters before some edges, from the first one on.
+
+    For all places of both ends: [edges, places of the edge before, places of the edge, groups].
+    """
+    here, before = slice(first, first + len(out)), slice(first - 1, first + len(out) - 1)
+    end = moves.taken[here] + size[here, None]
+    mass = end[:, None] - moves.taken[before][:, :, None]
+    np.maximum(mass, LEAST, out=mass)
+    np.subtract(moves.left[here][:, None], moves.right[before][:, :, None], out=out)
+    np.square(out, out=out)
+    out /= mass
+
+
+def _ends(sums: Singles, masses: Singles, size: Singles) -> Singles:
+    """What the shift of the first or last cluster's mean gains: [places, groups]."""
+    found: Singles = sums * sums / np.maximum(size + masses, LEAST)
+    return found
+
+
+def _traced(ways: Singles, last: Singles) -> Index:
+    """The places on the way to the best of the last edge's: [inner edges, groups]."""
+    edges, places, _, groups = ways.shape
+    before = np.arange(places)[:, None] * (places * groups) + np.arange(groups)
+    chosen = np.empty((edges, groups), np.int64)
+    chosen[-1] = last.argmin(0)
+    for k in range(edges - 1, 0, -1):
+        chosen[k - 1] = ways[k].take(before + chosen[k] * groups).argmin(0)
+    return chosen

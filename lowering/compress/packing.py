@@ -1,6 +1,7 @@
 """Sub-byte integers as a little-endian stream of bits, as Core ML's weight files hold them."""
 
 from math import gcd
+from typing import Any
 
 import numpy as np
 from attrs import define, field
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
 PIECE = 1 << 18  # values that are packed at once, small enough for the processor's cache
+WHOLE = 16  # values that fill whole words, whatever their bits
 
 
 def packed_bytes(bits: int, count: int) -> int:
@@ -17,48 +19,41 @@ def packed_bytes(bits: int, count: int) -> int:
 
 def pack(values: Bytes, bits: int) -> Bytes:
     """Values below 2^bits, one a byte, as a stream; the last byte is filled with zero bits."""
+    out = np.empty(packed_bytes(bits, values.size), np.uint8)
+    _fill(out, np.ascontiguousarray(values).reshape(-1), bits)
+    return out
+
+
+def _fill(out: Bytes, flat: Bytes, bits: int) -> None:
+    step = PIECE * bits // 8
+    for at, start in enumerate(range(0, len(flat), PIECE)):
+        piece, into = flat[start : start + PIECE], out[at * step : (at + 1) * step]
+        tail = -len(piece) % WHOLE
+        if tail:
+            piece = np.concatenate([piece, np.zeros(tail, np.uint8)])
+        into[:] = _stream(piece, bits)[: len(into)]
+
+
+def _stream(values: Bytes, bits: int) -> Bytes:
+    """Neighbours are joined to values of twice the bits, until those are six or eight."""
+    if bits == 1:
+        return np.packbits(values, bitorder="little")
+    while 2 * bits <= 8:
+        pairs = values.view("<u2")
+        values, bits = (pairs | pairs >> np.uint16(8 - bits)).astype(np.uint8), 2 * bits
     if bits == 8:
-        return values.reshape(-1)
-    flat = values.reshape(-1)
-    per = 8 // gcd(8, bits)  # values that fill whole bytes
-    tail = -len(flat) % per
-    if tail:
-        flat = np.concatenate([flat, np.zeros(tail, np.uint8)])
-    packed = np.concatenate([_words(flat[at : at + PIECE], bits, per) for at in _pieces(flat)])
-    return packed[: packed_bytes(bits, values.size)]
+        return values
+    eight = _joined(_joined(_joined(values, 6, "<u2"), 12, "<u4"), 24, "<u8")
+    found: Bytes = eight.view("V8").astype("V6").view(np.uint8)  # the low six bytes of each
+    return found
 
 
-def _pieces(flat: Bytes) -> range:
-    return range(0, max(len(flat), 1), PIECE)
-
-
-def _words(flat: Bytes, bits: int, per: int) -> Bytes:
-    """`per` bytes seen as one word, whose parts are shifted down over the unused bits."""
-    word = np.dtype(f"<u{per}").type
-    wide = np.ascontiguousarray(flat).view(word)
-    whole = per * bits == 8  # then what is shifted too far leaves the byte that is kept
-    mask = (1 << bits) - 1
-    found = wide.copy() if whole else wide & word(mask)
-    for k in range(1, per):
-        moved = wide >> word((8 - bits) * k)
-        if not whole:
-            moved &= word(mask << bits * k)
-        found |= moved
-    if whole:
-        kept: Bytes = found.astype(np.uint8)
-        return kept
-    return _three_of_four(found.astype(np.uint32))
-
-
-def _three_of_four(words: NDArray[np.uint32]) -> Bytes:
-    """The low three bytes of each word, one behind the other; byte by byte it takes much longer."""
-    short = -len(words) % 4
-    first, second, third, fourth = np.pad(words, (0, short)).reshape(-1, 4).T
-    out = np.empty((len(first), 3), np.uint32)
-    out[:, 0] = first | second << np.uint32(24)
-    out[:, 1] = second >> np.uint32(8) | third << np.uint32(16)
-    out[:, 2] = third >> np.uint32(16) | fourth << np.uint32(8)
-    return out.astype("<u4", copy=False).view(np.uint8).reshape(-1)[: 3 * len(words)]
+def _joined(values: NDArray[Any], bits: int, word: str) -> NDArray[Any]:
+    """Two neighbours in a word, the second one moved down to where the first one ends."""
+    pairs = values.view(word)
+    kind, half = pairs.dtype.type, 4 * pairs.itemsize
+    found: NDArray[Any] = pairs - (pairs >> kind(half)) * kind((1 << half) - (1 << bits))
+    return found.astype(word, copy=False)
 
 
 def unpack(stream: Bytes, bits: int, count: int) -> Bytes:
@@ -119,6 +114,6 @@ class Packer:
             raise ValueError(message)
 
     def _write(self, values: Bytes) -> None:
-        stream = pack(values, self.bits)
-        self.out[self._at : self._at + len(stream)] = stream
-        self._at += len(stream)
+        end = self._at + packed_bytes(self.bits, len(values))
+        _fill(self.out[self._at : end], values, self.bits)
+        self._at = end

@@ -1,15 +1,18 @@
 """Look-up tables of fp16 numbers, and which entry each fp16 number is nearest to."""
 
 import numpy as np
+import torch
 from attrs import frozen
 from numpy.typing import NDArray
 
-from topoc.lowering.compress.histogram import CODES, Floats
+from topoc.lowering.compress.histogram import CODES, Codes, Floats
 
 HALF = CODES // 2
 Tables = NDArray[np.float16]
 Indices = NDArray[np.uint8]
 INT8 = 127
+FEW = 4  # entries among which comparing is quicker than looking up
+PIECE = 1 << 16  # codes at once, whose places fit the processor's cache
 
 
 def rounded(centres: Floats) -> Tables:
@@ -47,23 +50,54 @@ def scale_for(peak: float, levels: int) -> np.float16:
 class Nearest:
     """The nearest entry of each fp16 code in the tables of a batch; between two, the lower one."""
 
+    _upto: NDArray[np.int64]
+    """Codes up to the last one of each entry, in the order of their numbers: [groups, entries]."""
     _runs: NDArray[np.int64]
-    _pattern: Indices
+    """Codes of each entry, in their own order: positive ones, and negative ones backwards."""
+    _order: Indices  # the entries of the runs
 
     @classmethod
     def to(cls, tables: Tables) -> "Nearest":
         """To the entries of ascending tables: [groups, entries]."""
-        groups, entries = tables.shape
-        upto = np.concatenate([_ranks(tables), np.full((groups, 1), CODES)], axis=1)
+        upto = np.concatenate([_ranks(tables), np.full((len(tables), 1), CODES)], axis=1)
         positive = np.diff(np.maximum(upto - HALF, 0), prepend=0)
         negative = np.diff(np.minimum(upto, HALF), prepend=0)
-        order = np.arange(entries, dtype=np.uint8)
+        order = np.arange(upto.shape[1], dtype=np.uint8)
         runs = np.concatenate([positive, negative[:, ::-1]], axis=1)
-        return cls(runs, np.concatenate([order, order[::-1]]))
+        return cls(upto, runs, np.concatenate([order, order[::-1]]))
 
-    def look_up(self, group: int) -> Indices:
+    def write(self, out: Indices, group: int, codes: Codes) -> None:
+        """The index of each of the codes, both in one row, in a group's table."""
+        table = None if self._upto.shape[1] <= FEW else self._look_up(group)
+        places = np.empty(min(PIECE, len(codes)), np.int32)
+        for start in range(0, len(codes), PIECE):
+            part, into = codes[start : start + PIECE], out[start : start + PIECE]
+            if table is None:
+                _compare(into, part, self._upto[group])
+                continue
+            places[: len(part)] = part
+            index = torch.from_numpy(places[: len(part)])
+            torch.index_select(table, 0, index, out=torch.from_numpy(into))
+
+    def _look_up(self, group: int) -> torch.Tensor:
         """The index of each code in one of the tables: [65536]."""
-        return np.repeat(self._pattern, self._runs[group])
+        return torch.from_numpy(np.repeat(self._order, self._runs[group]))
+
+
+def _compare(out: Indices, codes: Codes, upto: NDArray[np.int64]) -> None:
+    """The same for few entries: how many of those before the last one each code lies behind.
+
+    Among positive codes the sign is of use, and among negative ones, which run backwards, its lack.
+    """
+    signed, more = codes.view(np.int16), np.empty(len(codes), np.bool_)
+    for at, limit in enumerate(upto[:-1]):
+        behind = more if at else out.view(np.bool_)
+        if limit > HALF:
+            np.greater_equal(signed, np.int16(limit - HALF), out=behind)
+        else:
+            np.less(codes, np.uint16(CODES - limit), out=behind)
+        if at:
+            out += more.view(np.uint8)
 
 
 def _ranks(tables: Tables) -> NDArray[np.int64]:
