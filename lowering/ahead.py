@@ -5,7 +5,8 @@ from contextlib import contextmanager
 
 from topoc.dsl.diagnostic import TopocError
 from topoc.lowering.checkpoint.bind import bind
-from topoc.lowering.checkpoint.digest import digest
+from topoc.lowering.checkpoint.digest import known_digest
+from topoc.lowering.kept import Kept
 from topoc.lowering.plan import plan
 from topoc.lowering.refuse import refusals
 from topoc.lowering.request import Request
@@ -19,25 +20,24 @@ def looking_ahead(request: Request) -> Iterator[None]:
 
     Programs are emitted and judged meanwhile, which leaves a processor idle.
     """
-    cache, names = request.cache, _names(request)
-    if cache is None or not names:
+    if request.cache is None:
         yield
         return
-    with cache.ahead(names):
+    with request.cache.ahead(_names(request, request.cache)):
         yield
 
 
-def _names(request: Request) -> list[str]:
-    """The tables that a compile will ask for.
-
-    Those of a checkpoint in files are known by its hash, which takes longer than to check them.
-    """
-    if request.reader.files or any(refusals(request.topology)):
+def _names(request: Request, cache: Kept) -> list[str]:
+    """The tables that a compile will ask for; of a checkpoint that is yet to be hashed, none."""
+    if any(refusals(request.topology)):
         return []
     try:
         weights = bind(request.reader, request.architecture)
         laid = plan(request.topology, request.architecture, dtype=request.precision)
     except TopocError:
         return []  # the compile comes to the same place, and tells of it
-    reuse = Reuse(digest(weights.reader))
-    return [name for table in laid.host_tables for name in kept_files(laid, weights, table, reuse)]
+    checkpoint = known_digest(weights.reader, cache)
+    if checkpoint is None:
+        return []
+    tables, reuse = laid.host_tables, Reuse(checkpoint)
+    return [name for table in tables for name in kept_files(laid, weights, table, reuse)]

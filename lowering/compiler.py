@@ -68,7 +68,7 @@ def compile_bundle(
     with BundleWriter(directory) as writer:
         told = progress or Silent()
         told.begin("hashing the weights", 0)
-        reuse = Reuse(digest(weights.reader), request.cache)
+        reuse = Reuse(digest(weights.reader, request.cache), request.cache)
         job = Job(request=request, weights=weights, writer=writer, progress=told, reuse=reuse)
         return writer.seal(job.run(), reuse.digests)
 
