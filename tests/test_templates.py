@@ -15,11 +15,11 @@ from tiny_checkpoint import tiny
 from twins import with_weights
 
 from topoc.lowering.architecture import read
-from topoc.lowering.emit.mil import derive, direct, emit, templates
+from topoc.lowering.emit.mil import derive, direct, emit, module, templates
 from topoc.lowering.emit.mil.block import Block, Shared
 from topoc.lowering.emit.mil.templates import Templates
-from topoc.lowering.emit.mil.var import Literal, Signature, Type, Var
-from topoc.lowering.ir import DType
+from topoc.lowering.emit.mil.var import HELD, Literal, Placed, Signature, Type, Var
+from topoc.lowering.ir import DType, TensorType, Weight
 from topoc.lowering.kept import Kept
 from topoc.lowering.lint.programs import _ones
 from topoc.lowering.plan import plan
@@ -204,10 +204,48 @@ def test_a_folder_that_cannot_be_written_costs_time_alone(config, tmp_path, aske
     assert asked
 
 
-def test_what_an_emitter_leaves_out_is_refused():
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.int32, np.bool_])
+@pytest.mark.parametrize("count", [0, 1, 9, 10, 11])
+def test_constants_are_as_coremltools_has_them(kind, count):
+    value = np.arange(count).astype(kind) if count else kind(1)
+    assert same(Signature("const", (("val", Literal.of(value)),)))
+
+
+def empty_block():
     from topoc.lowering.coreml_proto import mil
 
-    block = Block(Shared(Templates()), mil().Block())
+    return Block(Shared(Templates()), mil().Block())
+
+
+@pytest.mark.parametrize(("outputs", "kept"), [(["after"], True), (["other"], False)])
+def test_a_state_is_read_after_a_write_if_somebody_reads_it(outputs, kept):
+    block, kind = empty_block(), Type("fp16", (1, 4))
+    held = Type("fp16", (1, 4), state=True)
+    given = {"state": Var("s", held, held), "value": Var("x", kind, kind)}
+    block.op("coreml_update_state", "after", given, ("after",))
+    block.end(outputs)
+    assert [one.type for one in block.message.operations] == ["write_state", "read_state"][
+        : 1 + kept
+    ]
+
+
+@pytest.mark.parametrize("dtype", [DType.FP16, DType.FP32], ids=lambda one: one.value)
+def test_a_small_weight_is_filled_in_anew_each_time(dtype):
+    """Rules see ones, and the package has the numbers."""
+    block, weight = empty_block(), Weight("w", TensorType(dtype, (2,)))
+    literal = Literal(dtype.value, (2,), bytes(dtype.bytes), placed=True)
+    block.const("w", literal, Placed(weight, "plain"))
+    (small,) = block.shared.small
+    for numbers in ([1, 1], [2, 3]):
+        array = np.array(numbers, HELD[dtype.value])
+        module._fill(small, array)
+        tensor = small.value.immediateValue.tensor
+        found = tensor.bytes.values or np.array(tensor.floats.values, np.float32).tobytes()
+        assert found == array.tobytes()
+
+
+def test_what_an_emitter_leaves_out_is_refused():
+    block = empty_block()
     kind = Type("fp16", (1, 8, 1, 4))
     with pytest.raises(TypeError, match=r"coremltools would add made_keep_dims_\d to `reduce_max`"):
         block.op("reduce_max", "y", {"x": Var("x", kind, kind), "axes": axes(block)})
@@ -218,9 +256,7 @@ def axes(block):
 
 
 def test_what_mil_does_not_allow_is_refused():
-    from topoc.lowering.coreml_proto import mil
-
-    block = Block(Shared(Templates()), mil().Block())
+    block = empty_block()
     one, other = Type("fp16", (1, 8)), Type("fp16", (1, 7))
     with pytest.raises(ValueError, match=r"(?i)incompatible|shape"):
         block.op("add", "y", {"x": Var("x", one, one), "y": Var("z", other, other)})

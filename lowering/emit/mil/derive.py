@@ -74,7 +74,7 @@ def _placeholder(one: Type) -> Any:
 
 def _value(literal: Literal) -> Any:
     """A literal as the builder wants it; the rows of a weight are all one."""
-    if literal.dtype == "bool":
+    if literal.dtype == "bool" and not literal.shape:
         return bool(literal.data[0])
     if literal.dtype == "string":
         return literal.data.decode()

@@ -65,27 +65,30 @@ def _constant(literal: Asked) -> tuple[Any, tuple[Type, ...]]:
 def _set(value: Any, literal: Literal) -> None:
     """Make a value of a literal; what is long, or a weight, lies elsewhere."""
     value.type.CopyFrom(value_type(Type(literal.dtype, literal.shape)))
-    if literal.placed or prod(literal.shape) >= LONG:
-        value.blobFileValue.fileName = FILE if prod(literal.shape) >= LONG else SMALL
+    kind = BY_NAME[literal.dtype]
+    long = prod(literal.shape) >= LONG and kind.code is not None  # there are types no file has
+    if long or literal.placed:
+        value.blobFileValue.fileName = FILE if long else SMALL
         return
-    field, tensor = BY_NAME[literal.dtype].field, value.immediateValue.tensor
-    if field == "bytes":
+    tensor = value.immediateValue.tensor
+    if kind.field == "bytes":
         tensor.bytes.values = literal.data
-    elif field == "strings":
+    elif kind.field == "strings":
         tensor.strings.values.append(literal.data.decode())
     else:
-        getattr(tensor, field).values.extend(literal.array.reshape(-1).tolist())
+        getattr(tensor, kind.field).values.extend(literal.array.reshape(-1).tolist())
 
 
 def _sliced(arguments: Mapping[str, Asked]) -> Type | None:
     x, begin, size = (arguments[key] for key in ("x", "begin", "size"))
     if not (isinstance(x, Type) and isinstance(begin, Literal) and isinstance(size, Literal)):
         return None
-    wanted = tuple(size.array.tolist())
-    places = zip(begin.array.tolist(), wanted, x.shape, strict=True)
-    if not all(at >= 0 and 0 < many <= whole - at for at, many, whole in places):
+    first, wanted = begin.array.tolist(), size.array.tolist()
+    if not len(first) == len(wanted) == len(x.shape):
         return None
-    return Type(x.dtype, wanted)
+    places = zip(first, wanted, x.shape, strict=True)
+    fits = all(at >= 0 and 0 < many <= whole - at for at, many, whole in places)
+    return Type(x.dtype, tuple(wanted)) if fits else None
 
 
 def _joined(arguments: Mapping[str, Asked]) -> Type | None:
