@@ -14,11 +14,10 @@ import torch
 from attrs import field, frozen
 from numpy.typing import NDArray
 
-from topoc.lowering.compress.histogram import CODES, Floats, Histogram, Index, cell_values
+from topoc.lowering.compress.histogram import BLOCK, CODES, Floats, Histogram, Index, cell_values
 
 Complex = NDArray[np.complex128]
 _Number = TypeVar("_Number", np.complex128, np.float64)
-BLOCK = 256  # codes: a quarter of an octave
 BLOCKS = CODES // BLOCK
 HALF = BLOCKS // 2
 TOGETHER = 1 << 15  # bins of some groups, which fit the processor's cache
@@ -82,7 +81,7 @@ class Cut:
         occupied = np.empty((len(upto), BLOCKS), np.int64)
         hidden = np.empty(len(upto))
         negative = int(self.edges[HALF])
-        places, order = _places(self.starts, negative, upto.shape[1]), _by_value(count, negative)
+        places, order = _places(self.starts, negative, histogram), _by_value(count, negative)
         values, spread = torch.from_numpy(self.values[order]), self.spread[order]
         step = max(1, TOGETHER // count)
         for at in range(0, len(upto), step):
@@ -102,7 +101,7 @@ def make(histogram: Histogram, count: int) -> Bins:
 
 def cut(histogram: Histogram, count: int) -> Cut:
     """The same, before what each group has in them is summed up."""
-    total, mass = histogram.total(), _block_mass(histogram)
+    total, mass = histogram.total(), histogram.masses(BLOCK >> histogram.shift)
     cells = (total > 0).reshape(BLOCKS, -1).sum(1)
     # The squared error of a bin against that of its group's clusters, summed over the groups.
     share = measure((mass / measure(mass).sum(1, keepdims=True) ** 3).sum(0)[None])
@@ -125,11 +124,14 @@ def _sum(
     torch.cumsum(first * by, 1, out=torch.from_numpy(squares)[:, 1:])
 
 
-def _places(starts: Index, negative: int, cells: int) -> Index:
-    """The cells up to which running sums tell the mass before each bin, in the order of values."""
-    ends = np.append(starts[1:], cells) - 1
+def _places(starts: Index, negative: int, histogram: Histogram) -> Index:
+    """Which running sums tell the mass before each bin, in the order of values."""
+    half, wide = HALF * BLOCK >> histogram.shift, histogram.wide
+    ends = np.append(starts[1:], 2 * half) - 1
     positive = len(ends) - negative
-    return np.concatenate([ends[positive:][::-1], [cells // 2 - 1], ends[:positive]])
+    above = np.minimum(ends[:positive], wide - 1)  # behind the last bin all cells are empty
+    below = np.minimum(ends[positive:] - half, wide - 1) + wide
+    return np.concatenate([below[::-1], [wide - 1], above])
 
 
 def _before(upto: NDArray[Any], places: Index, negative: int) -> NDArray[Any]:
@@ -145,13 +147,6 @@ def _occupied(mass: Floats, edges: Index) -> Index:
     """How many bins of each block have mass."""
     found, used = np.zeros((len(mass), BLOCKS), np.int64), np.flatnonzero(np.diff(edges))
     found[:, used] = np.add.reduceat(mass > 0, edges[used], axis=1, dtype=np.int32)
-    return found
-
-
-def _block_mass(histogram: Histogram) -> Floats:
-    """The mass of each block: [groups, blocks], in code order."""
-    each = BLOCK >> histogram.shift
-    found: Floats = np.diff(histogram.upto[:, each - 1 :: each], prepend=0).astype(np.float64)
     return found
 
 

@@ -11,7 +11,6 @@ from itertools import pairwise
 import numpy as np
 import torch
 from attrs import frozen
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from topoc.lowering.compress.bins import Bins, measure, water
@@ -133,21 +132,26 @@ def _search(costs: Singles, clusters: int, grid: Grid) -> Index:
     tall = widest + max(high - low for (low, _), (_, high) in pairwise(bands))
     reached = np.full((clusters, tall, groups), FAR, np.float32)
     reached[0, widest] = 0.0  # where the first edge of a band is
-    runs = _runs(reached, widest)
-    ways = np.empty(costs.size, np.float32)
+    runs, last_run = _runs(reached, widest), torch.from_numpy(costs)
+    room = np.empty(costs.size, np.float32)
     for k in range(1, clusters):
         (low, high), before = bands[k], bands[k - 1][0]
-        some = ways[: widest * (high - low) * groups].reshape(widest, high - low, groups)
-        np.add(runs[k - 1, :, low - before : high - before], costs[:, low:high], out=some)
-        np.minimum.reduce(some, 0, out=reached[k, widest : widest + high - low])
+        ways = room[: widest * (high - low) * groups].reshape(widest, high - low, groups)
+        # NumPy would copy these rows, which lie apart, before it adds them.
+        torch.add(
+            runs[k - 1, :, low - before : high - before],
+            last_run[:, low:high],
+            out=torch.from_numpy(ways),
+        )
+        np.minimum.reduce(ways, 0, out=reached[k, widest : widest + high - low])
     return _traced(costs, reached, bands)
 
 
-def _runs(rows: Singles, many: int) -> Singles:
+def _runs(rows: Singles, many: int) -> torch.Tensor:
     """As many views of the rows of each level, each of which begins one row later."""
-    level, row, one = rows.strides
-    shape = (len(rows), many, rows.shape[1] - many + 1, rows.shape[2])
-    return as_strided(rows, shape, (level, row, row, one))
+    levels, tall, groups = rows.shape
+    shape = (levels, many, tall - many + 1, groups)
+    return torch.from_numpy(rows).as_strided(shape, (tall * groups, groups, groups, 1))
 
 
 def _traced(costs: Singles, reached: Singles, bands: list[tuple[int, int]]) -> Index:

@@ -2,6 +2,7 @@
 
 An fp16 number has 65,536 codes, so that a histogram of codes loses nothing and its size does not
 depend on the tensor. `shift` low bits of a code may be dropped: a cell then holds 2^shift codes.
+Cells of numbers that are greater than all of a batch are left out: often more than half of them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,11 +19,14 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Index = NDArray[np.int64]
 Codes = NDArray[np.uint16]
+Weights = NDArray[np.float32] | Floats
 
 CODES = 1 << 16
+BLOCK = 256  # codes, a quarter of an octave: what is left out are whole blocks
 INFINITE = 0x7C00  # the first code that is no number; the sign bit is apart
 PIECE, FULL = 1 << 16, 4  # codes that are counted at once, at least; and for each cell
 UNIT = 1024  # the mean weight as a whole number, so that sums are exact in any order
+WHOLE = 1 << 24  # below it float32 holds all whole numbers
 
 
 @frozen
@@ -30,10 +34,10 @@ class Histogram:
     """The mass of each group in all cells up to each one, in the order of codes.
 
     Running sums are made while a group's counts are still in the processor's cache, and are what
-    bins are cut from. Mass is a count, int32, or a sum of whole weights, float64.
+    bins are cut from. Mass is a count or a sum of whole weights.
     """
 
-    upto: NDArray[Any] = field(repr=False)  # [groups, 65536 >> shift]
+    upto: NDArray[Any] = field(repr=False)  # whole numbers: [groups, 2 * wide]
     shift: int
 
     @property
@@ -41,38 +45,56 @@ class Histogram:
         """How many groups there are."""
         return len(self.upto)
 
+    @property
+    def wide(self) -> int:
+        """How many cells there are of each sign; all numbers are in them."""
+        return int(self.upto.shape[1]) // 2
+
     def of(self, groups: Index) -> "Histogram":
         """The histograms of some of the groups."""
         return Histogram(self.upto[groups], self.shift)
 
     def total(self) -> Floats:
-        """The mass of each cell in all groups together: [cells]."""
+        """The mass of each cell in all groups together, of those left out too: [cells]."""
         summed = self.upto.sum(0, dtype=self.upto.dtype)  # may wrap, and differences back
-        total: Floats = np.diff(summed, prepend=summed.dtype.type(0)).astype(np.float64)
-        return total
+        return self._spread(np.diff(summed, prepend=summed.dtype.type(0))[None], 1)[0]
+
+    def masses(self, each: int = 1) -> Floats:
+        """The mass of runs of so many cells, of those left out too: [groups, cells / each]."""
+        ends = self.upto[:, each - 1 :: each]
+        return self._spread(np.diff(ends, prepend=ends.dtype.type(0)), each)
 
     def is_finite(self) -> bool:
         """Whether no infinity and no NaN was counted."""
-        half = self.upto.shape[1] // 2
-        last = INFINITE // (1 << self.shift) - 1
+        last = min(INFINITE >> self.shift, self.wide) - 1
         return all(
-            bool((self.upto[:, at + last] == self.upto[:, at + half - 1]).all()) for at in (0, half)
+            bool((self.upto[:, at + last] == self.upto[:, at + self.wide - 1]).all())
+            for at in (0, self.wide)
         )
 
+    def _spread(self, masses: NDArray[Any], each: int) -> Floats:
+        found = np.zeros((len(masses), 2, CODES // 2 // each >> self.shift))
+        found[:, :, : self.wide // each] = masses.reshape(len(masses), 2, -1)
+        return found.reshape(len(masses), -1)
 
-def empty(groups: int, shift: int, *, weighted: bool) -> Histogram:
-    """A histogram whose groups are still to be filled."""
-    kind = np.float64 if weighted else np.int32
-    return Histogram(np.empty((groups, CODES >> shift), kind), shift)
+
+def empty(groups: int, shift: int, *, peak: int, mass: float) -> Histogram:
+    """A histogram whose groups are still to be filled.
+
+    No code is beyond `peak`, its sign bit apart, and no group has more than this mass.
+    """
+    wide = (peak // BLOCK + 1) * BLOCK >> shift
+    kind = np.int32 if mass < 1 << 31 else np.int64
+    return Histogram(np.empty((groups, 2 * wide), kind), shift)
 
 
-def fill(into: Histogram, at: int, blocks: Iterable[tuple[Codes, Floats | None]]) -> None:
+def fill(into: Histogram, at: int, blocks: Iterable[tuple[Codes, Weights | None]]) -> None:
     """Count the codes of a group, in any shape; weights are whole numbers of that shape."""
     import torch
 
     counts = None
     for codes, weights in blocks:
-        for part in _counts(codes.reshape(-1), weights, into.shift):
+        for part in _counts(codes.reshape(-1), weights, into):
             counts = part if counts is None else counts.add_(part)
     if counts is None:
         message = "a group has at least one weight"
@@ -80,19 +102,30 @@ def fill(into: Histogram, at: int, blocks: Iterable[tuple[Codes, Floats | None]]
     torch.from_numpy(into.upto[at]).copy_(counts.cumsum_(0))
 
 
-def _counts(codes: Codes, weights: Floats | None, shift: int) -> "Iterator[torch.Tensor]":
+def _counts(codes: Codes, weights: Weights | None, into: Histogram) -> "Iterator[torch.Tensor]":
     """The mass of each cell, for a piece after another that the processor's cache holds."""
     import torch
 
-    cells = CODES >> shift
+    cells = CODES >> into.shift
     size = max(PIECE, FULL * cells)
     flat = None if weights is None else torch.from_numpy(weights.reshape(-1))
     for start in range(0, len(codes), size):
         part = codes[start : start + size]
         # Without its lowest bit a code is positive as an int16 too.
-        index = (part >> shift).view(np.int16) if shift else part.astype(np.int32)
+        index = (part >> into.shift).view(np.int16) if into.shift else part.astype(np.int32)
         some = None if flat is None else flat[start : start + size]
-        yield torch.bincount(torch.from_numpy(index), some, minlength=cells)
+        found = _counted(torch.from_numpy(index), some, cells).view(2, -1)[:, : into.wide]
+        yield found.long().flatten()
+
+
+def _counted(index: "torch.Tensor", weights: "torch.Tensor | None", cells: int) -> "torch.Tensor":
+    """Exact sums. In float32 they are if none is too large, for a sum that grows gets there."""
+    import torch
+
+    found = torch.bincount(index, weights, minlength=cells)
+    if found.dtype == torch.float32 and found.max() >= WHOLE and weights is not None:
+        return torch.bincount(index, weights.double(), minlength=cells)
+    return found
 
 
 @cache
