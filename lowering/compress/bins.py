@@ -20,7 +20,7 @@ Complex = NDArray[np.complex128]
 _Number = TypeVar("_Number", np.complex128, np.float64)
 BLOCKS = CODES // BLOCK
 HALF = BLOCKS // 2
-TOGETHER = 1 << 15  # bins of some groups, which fit the processor's cache
+TOGETHER = 1 << 16  # bins of some groups, which fit the processor's cache
 BY_VALUE = np.concatenate([np.arange(HALF, BLOCKS)[::-1], np.arange(HALF)])  # code to value order
 
 
@@ -86,8 +86,8 @@ class Cut:
         step = max(1, TOGETHER // count)
         for at in range(0, len(upto), step):
             part = slice(at, at + step)
-            before = torch.from_numpy(_before(upto[part], places, negative)).double()
-            mass = before.diff(dim=1)
+            before = torch.from_numpy(_before(upto[part], places))
+            mass = before[:, 1:] - before[:, :-1]
             _sum(moments[part], squares[part], before, mass * values, values)
             occupied[part] = _occupied(mass.numpy(), self.edges)
             hidden[part] = mass.numpy() @ spread
@@ -102,12 +102,14 @@ def make(histogram: Histogram, count: int) -> Bins:
 def cut(histogram: Histogram, count: int) -> Cut:
     """The same, before what each group has in them is summed up."""
     total, mass = histogram.total(), histogram.masses(BLOCK >> histogram.shift)
-    cells = (total > 0).reshape(BLOCKS, -1).sum(1)
+    places = np.flatnonzero(total)
+    upto = np.searchsorted(places, np.arange(BLOCKS + 1) * (BLOCK >> histogram.shift))
+    cells = np.diff(upto)
     # The squared error of a bin against that of its group's clusters, summed over the groups.
     share = measure((mass / measure(mass).sum(1, keepdims=True) ** 3).sum(0)[None])
     many = np.floor(water(share, cells[None], count)[0]).astype(np.int64)
     many = np.minimum(np.maximum(many, cells > 0), cells)
-    starts = _starts(total > 0, cells, many)
+    starts = places[_firsts(upto[:-1], cells, many)]
     values, spread = _shapes(total, starts, histogram.shift)
     edges = np.concatenate([[0], many[BY_VALUE].cumsum()])
     return Cut(starts, values, spread, edges, mass[:, BY_VALUE])
@@ -124,22 +126,23 @@ def _sum(
     torch.cumsum(first * by, 1, out=torch.from_numpy(squares)[:, 1:])
 
 
-def _places(starts: Index, negative: int, histogram: Histogram) -> Index:
-    """Which running sums tell the mass before each bin, in the order of values."""
-    half, wide = HALF * BLOCK >> histogram.shift, histogram.wide
-    ends = np.append(starts[1:], 2 * half) - 1
+def _places(starts: Index, negative: int, histogram: Histogram) -> tuple[Index, Index]:
+    """The cells up to which running sums tell the mass before each bin behind zero, and before."""
+    half, last = HALF * BLOCK >> histogram.shift, histogram.upto.shape[2] - 1
+    ends = np.append(starts[1:], 2 * half) - 1  # no cell behind the last one has mass
     positive = len(ends) - negative
-    above = np.minimum(ends[:positive], wide - 1)  # behind the last bin all cells are empty
-    below = np.minimum(ends[positive:] - half, wide - 1) + wide
-    return np.concatenate([below[::-1], [wide - 1], above])
+    above, below = ends[:positive], ends[positive:][::-1] - half
+    return np.minimum(above, last), np.minimum(below, last)
 
 
-def _before(upto: NDArray[Any], places: Index, negative: int) -> NDArray[Any]:
+def _before(upto: NDArray[Any], places: tuple[Index, Index]) -> Floats:
     """The mass before each bin; negative numbers, whose codes run backwards, come first."""
-    found: NDArray[Any] = np.take(upto, places, axis=1)
-    below, above = found[:, : negative + 1], found[:, negative + 1 :]
-    np.subtract(upto[:, -1:], below, out=below)
-    above += below[:, -1:]
+    above, below = places
+    whole, negative = upto[:, 1, -1:], len(below)
+    found = np.empty((len(upto), negative + 1 + len(above)))
+    np.subtract(whole, upto[:, 1].take(below, 1), out=found[:, :negative])
+    found[:, negative : negative + 1] = whole
+    np.add(whole, upto[:, 0].take(above, 1), out=found[:, negative + 1 :])
     return found
 
 
@@ -184,13 +187,11 @@ def water(share: Floats, most: NDArray[np.int64], count: int) -> Floats:
     return np.minimum(given, most)
 
 
-def _starts(occupied: NDArray[np.bool_], cells: Index, many: Index) -> Index:
-    """The first cell of each bin, in code order; a block's bins halve its occupied cells evenly."""
-    places = np.flatnonzero(occupied)
-    before = np.concatenate([[0], cells.cumsum()[:-1]])
-    block = np.repeat(np.arange(BLOCKS), many)
-    nth = np.arange(len(block)) - np.repeat(np.cumsum(many) - many, many)
-    found: Index = places[before[block] + nth * cells[block] // many[block]]
+def _firsts(before: Index, cells: Index, many: Index) -> Index:
+    """Which occupied cell begins each bin; the bins of a block halve its occupied cells evenly."""
+    nth = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
+    found: Index = nth * np.repeat(cells, many) // np.repeat(many, many)
+    found += np.repeat(before, many)
     return found
 
 
@@ -201,12 +202,18 @@ def _by_value(count: int, negative: int) -> Index:
 
 def _shapes(total: Floats, starts: Index, shift: int) -> tuple[Floats, Floats]:
     """The mean of each bin over the batch, and the squared deviation of a number in it."""
-    cells = cell_values(shift)
+    first = starts[0]
+    total, cells, starts = total[first:], cell_values(shift)[first:], starts - first
     mass = np.add.reduceat(total, starts)
     values = np.add.reduceat(total * cells, starts) / mass
-    spread = np.repeat(values, np.diff(np.append(starts, len(cells))))
-    inside = np.zeros_like(cells)
-    inside[starts[0] :] = total[starts[0] :] * (cells[starts[0] :] - spread) ** 2
-    step = np.repeat(widths() / BLOCK, BLOCK >> shift)[starts]
-    merged = step * step * ((1 << 2 * shift) - 1) / 12.0
-    return values, np.add.reduceat(inside, starts) / mass + merged
+    inside = cells - np.repeat(values, np.diff(np.append(starts, len(cells))))
+    inside *= inside
+    inside *= total
+    return values, np.add.reduceat(inside, starts) / mass + _merged(shift)[starts + first]
+
+
+@cache
+def _merged(shift: int) -> Floats:
+    """The mean squared deviation of the codes of each cell from its mean: [cells]."""
+    step = np.repeat(widths() / BLOCK, BLOCK >> shift)
+    return step * step * ((1 << 2 * shift) - 1) / 12.0

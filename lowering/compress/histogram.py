@@ -31,13 +31,14 @@ WHOLE = 1 << 24  # below it float32 holds all whole numbers
 
 @frozen
 class Histogram:
-    """The mass of each group in all cells up to each one, in the order of codes.
+    """The mass of each group in all cells up to each one, in the order of codes, by their signs.
 
     Running sums are made while a group's counts are still in the processor's cache, and are what
     bins are cut from. Mass is a count or a sum of whole weights.
     """
 
-    upto: NDArray[Any] = field(repr=False)  # whole numbers: [groups, 2 * wide]
+    upto: NDArray[Any] = field(repr=False)
+    """Whole numbers: [groups, 2, cells]; positive numbers first, both away from zero."""
     shift: int
 
     @property
@@ -45,37 +46,29 @@ class Histogram:
         """How many groups there are."""
         return len(self.upto)
 
-    @property
-    def wide(self) -> int:
-        """How many cells there are of each sign; all numbers are in them."""
-        return int(self.upto.shape[1]) // 2
-
     def of(self, groups: Index) -> "Histogram":
         """The histograms of some of the groups."""
         return Histogram(self.upto[groups], self.shift)
 
     def total(self) -> Floats:
         """The mass of each cell in all groups together, of those left out too: [cells]."""
-        summed = self.upto.sum(0, dtype=self.upto.dtype)  # may wrap, and differences back
-        return self._spread(np.diff(summed, prepend=summed.dtype.type(0))[None], 1)[0]
+        return self._masses(self.upto.sum(0, dtype=self.upto.dtype)[None], 1)[0]
 
     def masses(self, each: int = 1) -> Floats:
         """The mass of runs of so many cells, of those left out too: [groups, cells / each]."""
-        ends = self.upto[:, each - 1 :: each]
-        return self._spread(np.diff(ends, prepend=ends.dtype.type(0)), each)
+        return self._masses(self.upto[:, :, each - 1 :: each], each)
 
     def is_finite(self) -> bool:
         """Whether no infinity and no NaN was counted."""
-        last = min(INFINITE >> self.shift, self.wide) - 1
-        return all(
-            bool((self.upto[:, at + last] == self.upto[:, at + self.wide - 1]).all())
-            for at in (0, self.wide)
-        )
+        last = min(INFINITE >> self.shift, self.upto.shape[2]) - 1
+        return bool((self.upto[:, :, last] == self.upto[:, :, -1]).all())
 
-    def _spread(self, masses: NDArray[Any], each: int) -> Floats:
-        found = np.zeros((len(masses), 2, CODES // 2 // each >> self.shift))
-        found[:, :, : self.wide // each] = masses.reshape(len(masses), 2, -1)
-        return found.reshape(len(masses), -1)
+    def _masses(self, upto: NDArray[Any], each: int) -> Floats:
+        found = np.zeros((len(upto), 2, CODES // 2 // each >> self.shift))
+        found[:, :, 0] = upto[:, :, 0]
+        # Sums of all groups may wrap around, and differences wrap back.
+        found[:, :, 1 : upto.shape[2]] = upto[:, :, 1:] - upto[:, :, :-1]
+        return found.reshape(len(found), -1)
 
 
 def empty(groups: int, shift: int, *, peak: int, mass: float) -> Histogram:
@@ -85,7 +78,7 @@ def empty(groups: int, shift: int, *, peak: int, mass: float) -> Histogram:
     """
     wide = (peak // BLOCK + 1) * BLOCK >> shift
     kind = np.int32 if mass < 1 << 31 else np.int64
-    return Histogram(np.empty((groups, 2 * wide), kind), shift)
+    return Histogram(np.empty((groups, 2, wide), kind), shift)
 
 
 def fill(into: Histogram, at: int, blocks: Iterable[tuple[Codes, Weights | None]]) -> None:
@@ -99,7 +92,7 @@ def fill(into: Histogram, at: int, blocks: Iterable[tuple[Codes, Weights | None]
     if counts is None:
         message = "a group has at least one weight"
         raise ValueError(message)
-    torch.from_numpy(into.upto[at]).copy_(counts.cumsum_(0))
+    torch.from_numpy(into.upto[at]).copy_(counts.cumsum_(1))
 
 
 def _counts(codes: Codes, weights: Weights | None, into: Histogram) -> "Iterator[torch.Tensor]":
@@ -114,8 +107,8 @@ def _counts(codes: Codes, weights: Weights | None, into: Histogram) -> "Iterator
         # Without its lowest bit a code is positive as an int16 too.
         index = (part >> into.shift).view(np.int16) if into.shift else part.astype(np.int32)
         some = None if flat is None else flat[start : start + size]
-        found = _counted(torch.from_numpy(index), some, cells).view(2, -1)[:, : into.wide]
-        yield found.long().flatten()
+        found = _counted(torch.from_numpy(index), some, cells)
+        yield found.view(2, -1)[:, : into.upto.shape[2]].long()
 
 
 def _counted(index: "torch.Tensor", weights: "torch.Tensor | None", cells: int) -> "torch.Tensor":
