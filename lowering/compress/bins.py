@@ -86,7 +86,7 @@ class Cut:
         step = max(1, TOGETHER // count)
         for at in range(0, len(upto), step):
             part = slice(at, at + step)
-            before = torch.from_numpy(_before(upto[part], places))
+            before = torch.from_numpy(_before(upto[part], places, negative))
             mass = before[:, 1:] - before[:, :-1]
             _sum(moments[part], squares[part], before, mass * values, values)
             occupied[part] = _occupied(mass.numpy(), self.edges)
@@ -126,23 +126,26 @@ def _sum(
     torch.cumsum(first * by, 1, out=torch.from_numpy(squares)[:, 1:])
 
 
-def _places(starts: Index, negative: int, histogram: Histogram) -> tuple[Index, Index]:
-    """The cells up to which running sums tell the mass before each bin behind zero, and before."""
-    half, last = HALF * BLOCK >> histogram.shift, histogram.upto.shape[2] - 1
-    ends = np.append(starts[1:], 2 * half) - 1  # no cell behind the last one has mass
-    positive = len(ends) - negative
-    above, below = ends[:positive], ends[positive:][::-1] - half
-    return np.minimum(above, last), np.minimum(below, last)
+def _places(starts: Index, negative: int, histogram: Histogram) -> Index:
+    """The cells up to which running sums tell the mass between each bin and zero, by value."""
+    half, cells = HALF * BLOCK >> histogram.shift, histogram.upto.shape[2]
+    ends = np.append(starts[1:], 2 * half) - 1
+    above, below = np.split(ends, [len(ends) - negative])
+    below = below[::-1] - half
+    # No cell behind the last one has mass.
+    return np.minimum(np.concatenate([below, above]), cells - 1) + np.repeat(
+        [cells, 0], [len(below), len(above)]
+    )
 
 
-def _before(upto: NDArray[Any], places: tuple[Index, Index]) -> Floats:
+def _before(upto: NDArray[Any], places: Index, negative: int) -> Floats:
     """The mass before each bin; negative numbers, whose codes run backwards, come first."""
-    above, below = places
-    whole, negative = upto[:, 1, -1:], len(below)
-    found = np.empty((len(upto), negative + 1 + len(above)))
-    np.subtract(whole, upto[:, 1].take(below, 1), out=found[:, :negative])
+    whole = upto[:, 1, -1:]
+    behind = upto.reshape(len(upto), -1).take(places, 1, mode="clip")  # which checks nothing
+    found = np.empty((len(upto), len(places) + 1))
+    np.subtract(whole, behind[:, :negative], out=found[:, :negative])
     found[:, negative : negative + 1] = whole
-    np.add(whole, upto[:, 0].take(above, 1), out=found[:, negative + 1 :])
+    np.add(whole, behind[:, negative:], out=found[:, negative + 1 :])
     return found
 
 
