@@ -59,7 +59,7 @@ class Bins:
 
 def _taken(array: NDArray[_Number], edges: Index) -> NDArray[_Number]:
     groups, count = array.shape
-    found: NDArray[_Number] = np.take(array, edges + np.arange(groups) * count)
+    found: NDArray[_Number] = array.take(edges + np.arange(0, groups * count, count))
     return found
 
 

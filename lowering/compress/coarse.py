@@ -6,7 +6,9 @@ the least (measured on 2026-11-30 on normal, Laplace, Student-t and real weights
 search then takes away.
 """
 
+from functools import cache
 from itertools import pairwise
+from math import prod
 
 import numpy as np
 import torch
@@ -14,7 +16,7 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from topoc.lowering.compress.bins import Bins, measure, water
-from topoc.lowering.compress.histogram import Index
+from topoc.lowering.compress.histogram import Floats, Index
 
 Singles = NDArray[np.float32]
 TOGETHER = 1 << 18  # ways to the edges of a cluster that fit the processor's cache
@@ -66,15 +68,27 @@ def _places(bins: Bins, count: int, each: int) -> Index:
     wanted = measure(bins.mass, by_value=True)[:, used]
     share = water(wanted, each * bins.occupied[:, used], count)
     upto = np.concatenate([np.zeros((bins.groups, 1)), share.cumsum(1)], axis=1)
-    levels = np.linspace(0.0, 1.0, count + 1)[1:-1] * upto[:, -1:]
+    levels = _even(count) * upto[:, -1:]
     block = torch.searchsorted(torch.from_numpy(upto[:, 1:].copy()), torch.from_numpy(levels))
     at = np.minimum(block.numpy(), len(used) - 1)
-    size = np.take_along_axis(share, at, axis=1)
-    into = (levels - np.take_along_axis(upto, at, axis=1)) / np.where(size > 0, size, 1.0)
-    many = np.diff(bins.edges)[used][at]
-    inner = bins.edges[used][at] + np.rint(np.clip(into, 0.0, 1.0) * many).astype(np.int64)
-    ends = np.zeros((bins.groups, 1), np.int64)
-    return np.ascontiguousarray(np.concatenate([ends, inner, ends + bins.count], axis=1).T)
+    row = np.arange(bins.groups)[:, None]
+    size = share.take(at + row * len(used))
+    into = levels - upto.take(at + row * (len(used) + 1))
+    into /= np.where(size > 0, size, 1.0)
+    many = np.diff(bins.edges)[used].take(at)
+    inner = np.rint(np.minimum(np.maximum(into, 0.0), 1.0) * many)
+    found = np.zeros((count + 1, bins.groups), np.int64)
+    found[1:-1] = (inner.astype(np.int64) + bins.edges[used].take(at)).T
+    found[-1] = bins.count
+    return found
+
+
+@cache
+def _even(count: int) -> Floats:
+    """The inner ends of so many equal parts of one."""
+    found = np.linspace(0.0, 1.0, count + 1)[1:-1]
+    found.flags.writeable = False  # everyone gets the same array
+    return found
 
 
 def _costs(bins: Bins, places: Index, groups: slice, widest: int) -> Singles:
@@ -132,26 +146,18 @@ def _search(costs: Singles, clusters: int, grid: Grid) -> Index:
     tall = widest + max(high - low for (low, _), (_, high) in pairwise(bands))
     reached = np.full((clusters, tall, groups), FAR, np.float32)
     reached[0, widest] = 0.0  # where the first edge of a band is
-    runs, last_run = _runs(reached, widest), torch.from_numpy(costs)
+    rows, last = torch.from_numpy(reached), torch.from_numpy(costs)
     room = np.empty(costs.size, np.float32)
     for k in range(1, clusters):
         (low, high), before = bands[k], bands[k - 1][0]
-        ways = room[: widest * (high - low) * groups].reshape(widest, high - low, groups)
-        # NumPy would copy these rows, which lie apart, before it adds them.
-        torch.add(
-            runs[k - 1, :, low - before : high - before],
-            last_run[:, low:high],
-            out=torch.from_numpy(ways),
-        )
+        shape = (widest, high - low, groups)
+        ways = room[: prod(shape)].reshape(shape)
+        # Each of these begins one row later. NumPy would copy them before it adds.
+        start = ((k - 1) * tall + low - before) * groups
+        runs = rows.as_strided(shape, (groups, groups, 1), start)
+        torch.add(runs, last.narrow(1, low, high - low), out=torch.from_numpy(ways))
         np.minimum.reduce(ways, 0, out=reached[k, widest : widest + high - low])
     return _traced(costs, reached, bands)
-
-
-def _runs(rows: Singles, many: int) -> torch.Tensor:
-    """As many views of the rows of each level, each of which begins one row later."""
-    levels, tall, groups = rows.shape
-    shape = (levels, many, tall - many + 1, groups)
-    return torch.from_numpy(rows).as_strided(shape, (tall * groups, groups, groups, 1))
 
 
 def _traced(costs: Singles, reached: Singles, bands: list[tuple[int, int]]) -> Index:

@@ -108,7 +108,8 @@ def _counts(codes: Codes, weights: Weights | None, into: Histogram) -> "Iterator
         index = (part >> into.shift).view(np.int16) if into.shift else part.astype(np.int32)
         some = None if flat is None else flat[start : start + size]
         found = _counted(torch.from_numpy(index), some, cells)
-        yield found.view(2, -1)[:, : into.upto.shape[2]].long()
+        found = found.as_strided(into.upto.shape[1:], (cells // 2, 1))
+        yield found.long() if found.is_floating_point() else found
 
 
 def _counted(index: "torch.Tensor", weights: "torch.Tensor | None", cells: int) -> "torch.Tensor":
