@@ -33,10 +33,10 @@ class Bins:
     squares: Floats = field(repr=False)
     """Mass · value² before each bin: [groups, bins + 1]."""
     occupied: Index = field(repr=False)
-    """Bins of each block that are not empty: [groups, blocks]."""
+    """Bins of each block that are not empty: [groups, blocks with bins]."""
     hidden: Floats = field(repr=False)  # squared error inside bins, which no search sees: [groups]
-    edges: Index = field(repr=False)  # the first bin of each block, and the end: [blocks + 1]
-    mass: Floats = field(repr=False)  # of each block: [groups, blocks]
+    edges: Index = field(repr=False)  # the first bin of each of these blocks, and the end
+    share: Floats = field(repr=False)  # of the clusters in each of them, up to a factor
 
     @property
     def groups(self) -> int:
@@ -70,28 +70,30 @@ class Cut:
     starts: Index = field(repr=False)  # the first cell of each bin, in code order
     values: Floats = field(repr=False)  # the mean of each bin, in code order
     spread: Floats = field(repr=False)  # the squared deviation of a number in it, likewise
-    edges: Index = field(repr=False)  # the first bin of each block, and the end, by value
-    mass: Floats = field(repr=False)  # of each block, by value: [groups, blocks]
+    negative: int  # how many bins are below zero
+    edges: Index = field(repr=False)  # the first bin of each block that has any, and the end
+    share: Floats = field(repr=False)  # of a group's clusters in each of them, up to a factor
 
     def bins(self, histogram: Histogram, some: slice = slice(None)) -> Bins:
         """The bins of some of the groups."""
         upto, count = histogram.upto[some], len(self.starts)
         moments = np.empty((len(upto), count + 1), np.complex128)
         squares = np.empty((len(upto), count + 1))
-        occupied = np.empty((len(upto), BLOCKS), np.int64)
+        occupied = np.empty((len(upto), len(self.edges) - 1), np.int64)
         hidden = np.empty(len(upto))
-        negative = int(self.edges[HALF])
-        places, order = _places(self.starts, negative, histogram), _by_value(count, negative)
+        places = _places(self.starts, self.negative, histogram)
+        order = _by_value(count, self.negative)
         values, spread = torch.from_numpy(self.values[order]), self.spread[order]
         step = max(1, TOGETHER // count)
         for at in range(0, len(upto), step):
             part = slice(at, at + step)
-            before = torch.from_numpy(_before(upto[part], places, negative))
+            before = torch.from_numpy(_before(upto[part], places, self.negative))
             mass = before[:, 1:] - before[:, :-1]
             _sum(moments[part], squares[part], before, mass * values, values)
-            occupied[part] = _occupied(mass.numpy(), self.edges)
+            held = (mass.numpy() > 0).view(np.uint8)
+            np.add.reduceat(held, self.edges[:-1], 1, np.int64, occupied[part])
             hidden[part] = mass.numpy() @ spread
-        return Bins(moments, squares, occupied, hidden, self.edges, self.mass[some])
+        return Bins(moments, squares, occupied, hidden, self.edges, self.share[some])
 
 
 def make(histogram: Histogram, count: int) -> Bins:
@@ -102,17 +104,19 @@ def make(histogram: Histogram, count: int) -> Bins:
 def cut(histogram: Histogram, count: int) -> Cut:
     """The same, before what each group has in them is summed up."""
     total, mass = histogram.total(), histogram.masses(BLOCK >> histogram.shift)
-    places = np.flatnonzero(total)
+    places = np.flatnonzero(total > 0)
     upto = np.searchsorted(places, np.arange(BLOCKS + 1) * (BLOCK >> histogram.shift))
     cells = np.diff(upto)
     # The squared error of a bin against that of its group's clusters, summed over the groups.
-    share = measure((mass / measure(mass).sum(1, keepdims=True) ** 3).sum(0)[None])
-    many = np.floor(water(share, cells[None], count)[0]).astype(np.int64)
+    share = measure(mass)
+    whole = measure((mass / share.sum(1, keepdims=True) ** 3).sum(0)[None])
+    many = np.floor(water(whole, cells[None], count)[0]).astype(np.int64)
     many = np.minimum(np.maximum(many, cells > 0), cells)
     starts = places[_firsts(upto[:-1], cells, many)]
     values, spread = _shapes(total, starts, histogram.shift)
-    edges = np.concatenate([[0], many[BY_VALUE].cumsum()])
-    return Cut(starts, values, spread, edges, mass[:, BY_VALUE])
+    used = BY_VALUE[many[BY_VALUE] > 0]
+    edges = np.concatenate([[0], many[used].cumsum()])
+    return Cut(starts, values, spread, int(many[HALF:].sum()), edges, share[:, used])
 
 
 def _sum(
@@ -149,13 +153,6 @@ def _before(upto: NDArray[Any], places: Index, negative: int) -> Floats:
     return found
 
 
-def _occupied(mass: Floats, edges: Index) -> Index:
-    """How many bins of each block have mass."""
-    found, used = np.zeros((len(mass), BLOCKS), np.int64), np.flatnonzero(np.diff(edges))
-    found[:, used] = np.add.reduceat(mass > 0, edges[used], axis=1, dtype=np.int32)
-    return found
-
-
 @cache
 def widths() -> Floats:
     """From one end of each block of codes to the other, in code order: [blocks]."""
@@ -165,10 +162,9 @@ def widths() -> Floats:
     return found
 
 
-def measure(mass: Floats, *, by_value: bool = False) -> Floats:
+def measure(mass: Floats) -> Floats:
     """The part of the clusters that belongs to each block, up to a factor: [groups, blocks]."""
-    wide = widths()[BY_VALUE] if by_value else widths()
-    found: Floats = np.cbrt(mass * wide * wide)
+    found: Floats = np.cbrt(mass * widths() * widths())
     return found
 
 

@@ -15,7 +15,7 @@ import torch
 from attrs import frozen
 from numpy.typing import NDArray
 
-from topoc.lowering.compress.bins import Bins, measure, water
+from topoc.lowering.compress.bins import Bins, water
 from topoc.lowering.compress.histogram import Floats, Index
 
 Singles = NDArray[np.float32]
@@ -64,21 +64,20 @@ def _edges(bins: Bins, places: Index, clusters: int, grid: Grid) -> Index:
 
 def _places(bins: Bins, count: int, each: int) -> Index:
     """Edges of each group's coarse bins, as fine bins: [count + 1, groups]."""
-    used = np.flatnonzero(np.diff(bins.edges))
-    wanted = measure(bins.mass, by_value=True)[:, used]
-    share = water(wanted, each * bins.occupied[:, used], count)
+    share = water(bins.share, each * bins.occupied, count)
+    used = share.shape[1]  # blocks
     upto = np.concatenate([np.zeros((bins.groups, 1)), share.cumsum(1)], axis=1)
     levels = _even(count) * upto[:, -1:]
     block = torch.searchsorted(torch.from_numpy(upto[:, 1:].copy()), torch.from_numpy(levels))
-    at = np.minimum(block.numpy(), len(used) - 1)
+    at = np.minimum(block.numpy(), used - 1)
     row = np.arange(bins.groups)[:, None]
-    size = share.take(at + row * len(used))
-    into = levels - upto.take(at + row * (len(used) + 1))
+    size = share.take(at + row * used)
+    into = levels - upto.take(at + row * (used + 1))
     into /= np.where(size > 0, size, 1.0)
-    many = np.diff(bins.edges)[used].take(at)
+    many = np.diff(bins.edges).take(at)
     inner = np.rint(np.minimum(np.maximum(into, 0.0), 1.0) * many)
     found = np.zeros((count + 1, bins.groups), np.int64)
-    found[1:-1] = (inner.astype(np.int64) + bins.edges[used].take(at)).T
+    found[1:-1] = (inner.astype(np.int64) + bins.edges.take(at)).T
     found[-1] = bins.count
     return found
 
