@@ -136,10 +136,9 @@ def _places(starts: Index, negative: int, histogram: Histogram) -> Index:
     ends = np.append(starts[1:], 2 * half) - 1
     above, below = np.split(ends, [len(ends) - negative])
     below = below[::-1] - half
-    # No cell behind the last one has mass.
-    return np.minimum(np.concatenate([below, above]), cells - 1) + np.repeat(
-        [cells, 0], [len(below), len(above)]
-    )
+    found: Index = np.minimum(np.concatenate([below, above]), cells - 1)  # none behind has mass
+    found[:negative] += cells
+    return found
 
 
 def _before(upto: NDArray[Any], places: Index, negative: int) -> Floats:
@@ -215,4 +214,6 @@ def _shapes(total: Floats, starts: Index, shift: int) -> tuple[Floats, Floats]:
 def _merged(shift: int) -> Floats:
     """The mean squared deviation of the codes of each cell from its mean: [cells]."""
     step = np.repeat(widths() / BLOCK, BLOCK >> shift)
-    return step * step * ((1 << 2 * shift) - 1) / 12.0
+    found: Floats = step * step * ((1 << 2 * shift) - 1) / 12.0
+    found.flags.writeable = False  # everyone gets the same array
+    return found

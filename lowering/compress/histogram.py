@@ -52,7 +52,10 @@ class Histogram:
 
     def total(self) -> Floats:
         """The mass of each cell in all groups together, of those left out too: [cells]."""
-        return self._masses(self.upto.sum(0, dtype=self.upto.dtype)[None], 1)[0]
+        whole = self.upto[:, :, -1].sum(dtype=np.int64)
+        kind = np.int32 if whole < 1 << 31 else np.int64  # the first is summed faster
+        found: Floats = self._masses(self.upto.sum(0, dtype=kind)[None], 1)[0]
+        return found
 
     def masses(self, each: int = 1) -> Floats:
         """The mass of runs of so many cells, of those left out too: [groups, cells / each]."""
@@ -66,7 +69,6 @@ class Histogram:
     def _masses(self, upto: NDArray[Any], each: int) -> Floats:
         found = np.zeros((len(upto), 2, CODES // 2 // each >> self.shift))
         found[:, :, 0] = upto[:, :, 0]
-        # Sums of all groups may wrap around, and differences wrap back.
         found[:, :, 1 : upto.shape[2]] = upto[:, :, 1:] - upto[:, :, :-1]
         return found.reshape(len(found), -1)
 
