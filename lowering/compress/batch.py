@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from topoc.lowering.compress import histogram as hist
 from topoc.lowering.compress import kmeans, tables
-from topoc.lowering.compress.histogram import Codes, Floats, Histogram
+from topoc.lowering.compress.histogram import CODES, Codes, Floats, Histogram, Weights
 from topoc.lowering.compress.importance import Importance
 from topoc.lowering.compress.method import AGAIN, GROUPS, WEIGHTS
 from topoc.lowering.compress.recipe import Palettize
@@ -63,7 +63,8 @@ class Batch:
     _held: list[Codes] = field(init=False)
     _first: int = field(init=False)  # row
     _tall: int = field(init=False)  # rows of a held block: some whole groups
-    _same: dict[int, Floats] = field(init=False, factory=dict)  # weights of so many rows
+    _peak: int = field(init=False, default=CODES // 2 - 1)  # no code is beyond it
+    _same: dict[int, Weights] = field(init=False, factory=dict)  # of so many rows
 
     def __attrs_post_init__(self) -> None:
         """Read the rows, unless one group alone is too large to be held."""
@@ -77,6 +78,7 @@ class Batch:
             for start in range(first, last, self._tall):
                 stop = min(start + self._tall, last)
                 self._held.append(codes(self.source, start, stop))
+            self._peak = max(_peak(block) for block in self._held)
 
     def fitted(self, how: Palettize) -> Fitted:
         """The best tables that were found."""
@@ -107,17 +109,20 @@ class Batch:
         yield out[:filled]
 
     def _histogram(self, groups: "range | list[int]", shift: int) -> Histogram:
-        weighted = self.importance is not None
-        counted = hist.empty(len(groups), shift, weighted=weighted)
+        heaviest = float(self.groups.columns)
+        if self.importance is not None:
+            heaviest = self.importance.heaviest(*self._span(), self.groups.columns)
+        mass = heaviest * self.groups.each
+        counted = hist.empty(len(groups), shift, peak=self._peak, mass=mass)
         for at, group in enumerate(groups):
             hist.fill(counted, at, self._weighted(group))
         return counted
 
-    def _weighted(self, group: int) -> Iterator[tuple[Codes, Floats | None]]:
+    def _weighted(self, group: int) -> Iterator[tuple[Codes, Weights | None]]:
         for start, block in self._blocks(group):
             yield block, self._weights(start, start + len(block))
 
-    def _weights(self, start: int, stop: int) -> Floats | None:
+    def _weights(self, start: int, stop: int) -> Weights | None:
         if self.importance is None:
             return None
         if self.importance.rows is not None:
@@ -139,6 +144,11 @@ class Batch:
 
     def _span(self) -> tuple[int, int]:
         return self.groups.span(self.some[0])[0], self.groups.span(self.some[-1])[1]
+
+
+def _peak(block: Codes) -> int:
+    """The greatest code, its sign bit apart."""
+    return max(int(block.view(np.int16).max()), int(block.max()) - CODES // 2, 0)
 
 
 def _rounded(centres: Floats, how: Palettize) -> Fitted:

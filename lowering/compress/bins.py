@@ -14,14 +14,13 @@ import torch
 from attrs import field, frozen
 from numpy.typing import NDArray
 
-from topoc.lowering.compress.histogram import CODES, Floats, Histogram, Index, cell_values
+from topoc.lowering.compress.histogram import BLOCK, CODES, Floats, Histogram, Index, cell_values
 
 Complex = NDArray[np.complex128]
 _Number = TypeVar("_Number", np.complex128, np.float64)
-BLOCK = 256  # codes: a quarter of an octave
 BLOCKS = CODES // BLOCK
 HALF = BLOCKS // 2
-TOGETHER = 1 << 15  # bins of some groups, which fit the processor's cache
+TOGETHER = 1 << 16  # bins of some groups, which fit the processor's cache
 BY_VALUE = np.concatenate([np.arange(HALF, BLOCKS)[::-1], np.arange(HALF)])  # code to value order
 
 
@@ -34,10 +33,10 @@ class Bins:
     squares: Floats = field(repr=False)
     """Mass · value² before each bin: [groups, bins + 1]."""
     occupied: Index = field(repr=False)
-    """Bins of each block that are not empty: [groups, blocks]."""
+    """Bins of each block that are not empty: [groups, blocks with bins]."""
     hidden: Floats = field(repr=False)  # squared error inside bins, which no search sees: [groups]
-    edges: Index = field(repr=False)  # the first bin of each block, and the end: [blocks + 1]
-    mass: Floats = field(repr=False)  # of each block: [groups, blocks]
+    edges: Index = field(repr=False)  # the first bin of each of these blocks, and the end
+    share: Floats = field(repr=False)  # of the clusters in each of them, up to a factor
 
     @property
     def groups(self) -> int:
@@ -60,7 +59,7 @@ class Bins:
 
 def _taken(array: NDArray[_Number], edges: Index) -> NDArray[_Number]:
     groups, count = array.shape
-    found: NDArray[_Number] = np.take(array, edges + np.arange(groups) * count)
+    found: NDArray[_Number] = array.take(edges + np.arange(0, groups * count, count))
     return found
 
 
@@ -71,28 +70,30 @@ class Cut:
     starts: Index = field(repr=False)  # the first cell of each bin, in code order
     values: Floats = field(repr=False)  # the mean of each bin, in code order
     spread: Floats = field(repr=False)  # the squared deviation of a number in it, likewise
-    edges: Index = field(repr=False)  # the first bin of each block, and the end, by value
-    mass: Floats = field(repr=False)  # of each block, by value: [groups, blocks]
+    negative: int  # how many bins are below zero
+    edges: Index = field(repr=False)  # the first bin of each block that has any, and the end
+    share: Floats = field(repr=False)  # of a group's clusters in each of them, up to a factor
 
     def bins(self, histogram: Histogram, some: slice = slice(None)) -> Bins:
         """The bins of some of the groups."""
         upto, count = histogram.upto[some], len(self.starts)
         moments = np.empty((len(upto), count + 1), np.complex128)
         squares = np.empty((len(upto), count + 1))
-        occupied = np.empty((len(upto), BLOCKS), np.int64)
+        occupied = np.empty((len(upto), len(self.edges) - 1), np.int64)
         hidden = np.empty(len(upto))
-        negative = int(self.edges[HALF])
-        places, order = _places(self.starts, negative, upto.shape[1]), _by_value(count, negative)
+        places = _places(self.starts, self.negative, histogram)
+        order = _by_value(count, self.negative)
         values, spread = torch.from_numpy(self.values[order]), self.spread[order]
         step = max(1, TOGETHER // count)
         for at in range(0, len(upto), step):
             part = slice(at, at + step)
-            before = torch.from_numpy(_before(upto[part], places, negative)).double()
-            mass = before.diff(dim=1)
+            before = torch.from_numpy(_before(upto[part], places, self.negative))
+            mass = before[:, 1:] - before[:, :-1]
             _sum(moments[part], squares[part], before, mass * values, values)
-            occupied[part] = _occupied(mass.numpy(), self.edges)
+            held = (mass.numpy() > 0).view(np.uint8)
+            np.add.reduceat(held, self.edges[:-1], 1, np.int64, occupied[part])
             hidden[part] = mass.numpy() @ spread
-        return Bins(moments, squares, occupied, hidden, self.edges, self.mass[some])
+        return Bins(moments, squares, occupied, hidden, self.edges, self.share[some])
 
 
 def make(histogram: Histogram, count: int) -> Bins:
@@ -102,16 +103,20 @@ def make(histogram: Histogram, count: int) -> Bins:
 
 def cut(histogram: Histogram, count: int) -> Cut:
     """The same, before what each group has in them is summed up."""
-    total, mass = histogram.total(), _block_mass(histogram)
-    cells = (total > 0).reshape(BLOCKS, -1).sum(1)
+    total, mass = histogram.total(), histogram.masses(BLOCK >> histogram.shift)
+    places = np.flatnonzero(total > 0)
+    upto = np.searchsorted(places, np.arange(BLOCKS + 1) * (BLOCK >> histogram.shift))
+    cells = np.diff(upto)
     # The squared error of a bin against that of its group's clusters, summed over the groups.
-    share = measure((mass / measure(mass).sum(1, keepdims=True) ** 3).sum(0)[None])
-    many = np.floor(water(share, cells[None], count)[0]).astype(np.int64)
+    share = measure(mass)
+    whole = measure((mass / share.sum(1, keepdims=True) ** 3).sum(0)[None])
+    many = np.floor(water(whole, cells[None], count)[0]).astype(np.int64)
     many = np.minimum(np.maximum(many, cells > 0), cells)
-    starts = _starts(total > 0, cells, many)
+    starts = places[_firsts(upto[:-1], cells, many)]
     values, spread = _shapes(total, starts, histogram.shift)
-    edges = np.concatenate([[0], many[BY_VALUE].cumsum()])
-    return Cut(starts, values, spread, edges, mass[:, BY_VALUE])
+    used = BY_VALUE[many[BY_VALUE] > 0]
+    edges = np.concatenate([[0], many[used].cumsum()])
+    return Cut(starts, values, spread, int(many[HALF:].sum()), edges, share[:, used])
 
 
 def _sum(
@@ -125,33 +130,25 @@ def _sum(
     torch.cumsum(first * by, 1, out=torch.from_numpy(squares)[:, 1:])
 
 
-def _places(starts: Index, negative: int, cells: int) -> Index:
-    """The cells up to which running sums tell the mass before each bin, in the order of values."""
-    ends = np.append(starts[1:], cells) - 1
-    positive = len(ends) - negative
-    return np.concatenate([ends[positive:][::-1], [cells // 2 - 1], ends[:positive]])
+def _places(starts: Index, negative: int, histogram: Histogram) -> Index:
+    """The cells up to which running sums tell the mass between each bin and zero, by value."""
+    half, cells = HALF * BLOCK >> histogram.shift, histogram.upto.shape[2]
+    ends = np.append(starts[1:], 2 * half) - 1
+    above, below = np.split(ends, [len(ends) - negative])
+    below = below[::-1] - half
+    found: Index = np.minimum(np.concatenate([below, above]), cells - 1)  # none behind has mass
+    found[:negative] += cells
+    return found
 
 
-def _before(upto: NDArray[Any], places: Index, negative: int) -> NDArray[Any]:
+def _before(upto: NDArray[Any], places: Index, negative: int) -> Floats:
     """The mass before each bin; negative numbers, whose codes run backwards, come first."""
-    found: NDArray[Any] = np.take(upto, places, axis=1)
-    below, above = found[:, : negative + 1], found[:, negative + 1 :]
-    np.subtract(upto[:, -1:], below, out=below)
-    above += below[:, -1:]
-    return found
-
-
-def _occupied(mass: Floats, edges: Index) -> Index:
-    """How many bins of each block have mass."""
-    found, used = np.zeros((len(mass), BLOCKS), np.int64), np.flatnonzero(np.diff(edges))
-    found[:, used] = np.add.reduceat(mass > 0, edges[used], axis=1, dtype=np.int32)
-    return found
-
-
-def _block_mass(histogram: Histogram) -> Floats:
-    """The mass of each block: [groups, blocks], in code order."""
-    each = BLOCK >> histogram.shift
-    found: Floats = np.diff(histogram.upto[:, each - 1 :: each], prepend=0).astype(np.float64)
+    whole = upto[:, 1, -1:]
+    behind = upto.reshape(len(upto), -1).take(places, 1, mode="clip")  # which checks nothing
+    found = np.empty((len(upto), len(places) + 1))
+    np.subtract(whole, behind[:, :negative], out=found[:, :negative])
+    found[:, negative : negative + 1] = whole
+    np.add(whole, behind[:, negative:], out=found[:, negative + 1 :])
     return found
 
 
@@ -164,10 +161,9 @@ def widths() -> Floats:
     return found
 
 
-def measure(mass: Floats, *, by_value: bool = False) -> Floats:
+def measure(mass: Floats) -> Floats:
     """The part of the clusters that belongs to each block, up to a factor: [groups, blocks]."""
-    wide = widths()[BY_VALUE] if by_value else widths()
-    found: Floats = np.cbrt(mass * wide * wide)
+    found: Floats = np.cbrt(mass * widths() * widths())
     return found
 
 
@@ -189,13 +185,11 @@ def water(share: Floats, most: NDArray[np.int64], count: int) -> Floats:
     return np.minimum(given, most)
 
 
-def _starts(occupied: NDArray[np.bool_], cells: Index, many: Index) -> Index:
-    """The first cell of each bin, in code order; a block's bins halve its occupied cells evenly."""
-    places = np.flatnonzero(occupied)
-    before = np.concatenate([[0], cells.cumsum()[:-1]])
-    block = np.repeat(np.arange(BLOCKS), many)
-    nth = np.arange(len(block)) - np.repeat(np.cumsum(many) - many, many)
-    found: Index = places[before[block] + nth * cells[block] // many[block]]
+def _firsts(before: Index, cells: Index, many: Index) -> Index:
+    """Which occupied cell begins each bin; the bins of a block halve its occupied cells evenly."""
+    nth = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
+    found: Index = nth * np.repeat(cells, many) // np.repeat(many, many)
+    found += np.repeat(before, many)
     return found
 
 
@@ -206,12 +200,20 @@ def _by_value(count: int, negative: int) -> Index:
 
 def _shapes(total: Floats, starts: Index, shift: int) -> tuple[Floats, Floats]:
     """The mean of each bin over the batch, and the squared deviation of a number in it."""
-    cells = cell_values(shift)
+    first = starts[0]
+    total, cells, starts = total[first:], cell_values(shift)[first:], starts - first
     mass = np.add.reduceat(total, starts)
     values = np.add.reduceat(total * cells, starts) / mass
-    spread = np.repeat(values, np.diff(np.append(starts, len(cells))))
-    inside = np.zeros_like(cells)
-    inside[starts[0] :] = total[starts[0] :] * (cells[starts[0] :] - spread) ** 2
-    step = np.repeat(widths() / BLOCK, BLOCK >> shift)[starts]
-    merged = step * step * ((1 << 2 * shift) - 1) / 12.0
-    return values, np.add.reduceat(inside, starts) / mass + merged
+    inside = cells - np.repeat(values, np.diff(np.append(starts, len(cells))))
+    inside *= inside
+    inside *= total
+    return values, np.add.reduceat(inside, starts) / mass + _merged(shift)[starts + first]
+
+
+@cache
+def _merged(shift: int) -> Floats:
+    """The mean squared deviation of the codes of each cell from its mean: [cells]."""
+    step = np.repeat(widths() / BLOCK, BLOCK >> shift)
+    found: Floats = step * step * ((1 << 2 * shift) - 1) / 12.0
+    found.flags.writeable = False  # everyone gets the same array
+    return found

@@ -6,16 +6,17 @@ the least (measured on 2026-11-30 on normal, Laplace, Student-t and real weights
 search then takes away.
 """
 
+from functools import cache
 from itertools import pairwise
+from math import prod
 
 import numpy as np
 import torch
 from attrs import frozen
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from topoc.lowering.compress.bins import Bins, measure, water
-from topoc.lowering.compress.histogram import Index
+from topoc.lowering.compress.bins import Bins, water
+from topoc.lowering.compress.histogram import Floats, Index
 
 Singles = NDArray[np.float32]
 TOGETHER = 1 << 18  # ways to the edges of a cluster that fit the processor's cache
@@ -63,19 +64,30 @@ def _edges(bins: Bins, places: Index, clusters: int, grid: Grid) -> Index:
 
 def _places(bins: Bins, count: int, each: int) -> Index:
     """Edges of each group's coarse bins, as fine bins: [count + 1, groups]."""
-    used = np.flatnonzero(np.diff(bins.edges))
-    wanted = measure(bins.mass, by_value=True)[:, used]
-    share = water(wanted, each * bins.occupied[:, used], count)
+    share = water(bins.share, each * bins.occupied, count)
+    used = share.shape[1]  # blocks
     upto = np.concatenate([np.zeros((bins.groups, 1)), share.cumsum(1)], axis=1)
-    levels = np.linspace(0.0, 1.0, count + 1)[1:-1] * upto[:, -1:]
+    levels = _even(count) * upto[:, -1:]
     block = torch.searchsorted(torch.from_numpy(upto[:, 1:].copy()), torch.from_numpy(levels))
-    at = np.minimum(block.numpy(), len(used) - 1)
-    size = np.take_along_axis(share, at, axis=1)
-    into = (levels - np.take_along_axis(upto, at, axis=1)) / np.where(size > 0, size, 1.0)
-    many = np.diff(bins.edges)[used][at]
-    inner = bins.edges[used][at] + np.rint(np.clip(into, 0.0, 1.0) * many).astype(np.int64)
-    ends = np.zeros((bins.groups, 1), np.int64)
-    return np.ascontiguousarray(np.concatenate([ends, inner, ends + bins.count], axis=1).T)
+    at = np.minimum(block.numpy(), used - 1)
+    row = np.arange(bins.groups)[:, None]
+    size = share.take(at + row * used)
+    into = levels - upto.take(at + row * (used + 1))
+    into /= np.where(size > 0, size, 1.0)
+    many = np.diff(bins.edges).take(at)
+    inner = np.rint(np.minimum(np.maximum(into, 0.0), 1.0) * many)
+    found = np.zeros((count + 1, bins.groups), np.int64)
+    found[1:-1] = (inner.astype(np.int64) + bins.edges.take(at)).T
+    found[-1] = bins.count
+    return found
+
+
+@cache
+def _even(count: int) -> Floats:
+    """The inner ends of so many equal parts of one."""
+    found = np.linspace(0.0, 1.0, count + 1)[1:-1]
+    found.flags.writeable = False  # everyone gets the same array
+    return found
 
 
 def _costs(bins: Bins, places: Index, groups: slice, widest: int) -> Singles:
@@ -133,21 +145,18 @@ def _search(costs: Singles, clusters: int, grid: Grid) -> Index:
     tall = widest + max(high - low for (low, _), (_, high) in pairwise(bands))
     reached = np.full((clusters, tall, groups), FAR, np.float32)
     reached[0, widest] = 0.0  # where the first edge of a band is
-    runs = _runs(reached, widest)
-    ways = np.empty(costs.size, np.float32)
+    rows, last = torch.from_numpy(reached), torch.from_numpy(costs)
+    room = np.empty(costs.size, np.float32)
     for k in range(1, clusters):
         (low, high), before = bands[k], bands[k - 1][0]
-        some = ways[: widest * (high - low) * groups].reshape(widest, high - low, groups)
-        np.add(runs[k - 1, :, low - before : high - before], costs[:, low:high], out=some)
-        np.minimum.reduce(some, 0, out=reached[k, widest : widest + high - low])
+        shape = (widest, high - low, groups)
+        ways = room[: prod(shape)].reshape(shape)
+        # Each of these begins one row later. NumPy would copy them before it adds.
+        start = ((k - 1) * tall + low - before) * groups
+        runs = rows.as_strided(shape, (groups, groups, 1), start)
+        torch.add(runs, last.narrow(1, low, high - low), out=torch.from_numpy(ways))
+        np.minimum.reduce(ways, 0, out=reached[k, widest : widest + high - low])
     return _traced(costs, reached, bands)
-
-
-def _runs(rows: Singles, many: int) -> Singles:
-    """As many views of the rows of each level, each of which begins one row later."""
-    level, row, one = rows.strides
-    shape = (len(rows), many, rows.shape[1] - many + 1, rows.shape[2])
-    return as_strided(rows, shape, (level, row, row, one))
 
 
 def _traced(costs: Singles, reached: Singles, bands: list[tuple[int, int]]) -> Index:

@@ -6,11 +6,9 @@ figures, and done again more finely: the error that bins hide, and clusters unli
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from attrs import frozen
-from numpy.typing import NDArray
 
 from topoc.lowering.compress import bins, coarse, local
 from topoc.lowering.compress.bins import Bins
@@ -78,8 +76,8 @@ def first_look(histogram: Histogram, bits: int) -> Clusters:
 def second_look(histogram: Histogram, bits: int) -> Floats:
     """Centres of groups that failed the first look, from histograms of whole codes."""
     centres = np.full((1 << bits, histogram.groups), np.nan)
-    masses = np.diff(histogram.upto, prepend=0, axis=1)
-    size = masses.astype(np.float64) @ np.abs(cell_values(0)) / masses.sum(1)
+    masses = histogram.masses()
+    size = masses @ np.abs(cell_values(0)) / masses.sum(1)
     many = _distinct(masses)
     for group in np.flatnonzero(many <= 1 << bits):
         exact = np.unique(cell_values(0)[masses[group] > 0])
@@ -102,7 +100,7 @@ def _alike(groups: Index, size: Floats) -> Iterator[Index]:
         yield part
 
 
-def _distinct(masses: NDArray[Any]) -> Index:
+def _distinct(masses: Floats) -> Index:
     """How many numbers each group holds; the two zeros are one."""
     present = masses > 0
     found: Index = present.sum(1) - (present[:, 0] & present[:, CODES // 2])

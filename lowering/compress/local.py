@@ -48,7 +48,7 @@ def improved(bins: Bins, edges: Index, how: Round) -> Index:
     row = np.arange(count)[:, None] * many + chosen
     found[1:-1] = places.take(row * groups + np.arange(groups))
     better = gain(bins, found) > _gain(inside)
-    return np.where(better, found, edges)
+    return found if better.all() else np.where(better, found, edges)
 
 
 def gain(bins: Bins, edges: Index) -> Floats:

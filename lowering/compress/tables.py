@@ -1,5 +1,7 @@
 """Look-up tables of fp16 numbers, and which entry each fp16 number is nearest to."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from attrs import frozen
@@ -10,8 +12,9 @@ from topoc.lowering.compress.histogram import CODES, Codes, Floats
 HALF = CODES // 2
 Tables = NDArray[np.float16]
 Indices = NDArray[np.uint8]
+Writing = Callable[[Indices, Codes], None]
 INT8 = 127
-FEW = 4  # entries among which comparing is quicker than looking up
+FEW = 8  # entries among which comparing is quicker than looking up
 PIECE = 1 << 16  # codes at once, whose places fit the processor's cache
 
 
@@ -68,36 +71,38 @@ class Nearest:
 
     def write(self, out: Indices, group: int, codes: Codes) -> None:
         """The index of each of the codes, both in one row, in a group's table."""
-        table = None if self._upto.shape[1] <= FEW else self._look_up(group)
-        places = np.empty(min(PIECE, len(codes)), np.int32)
+        few = self._upto.shape[1] <= FEW
+        write = _compare(self._upto[group]) if few else self._look_up(group)
         for start in range(0, len(codes), PIECE):
-            part, into = codes[start : start + PIECE], out[start : start + PIECE]
-            if table is None:
-                _compare(into, part, self._upto[group])
-                continue
-            places[: len(part)] = part
-            index = torch.from_numpy(places[: len(part)])
-            torch.index_select(table, 0, index, out=torch.from_numpy(into))
+            write(out[start : start + PIECE], codes[start : start + PIECE])
 
-    def _look_up(self, group: int) -> torch.Tensor:
-        """The index of each code in one of the tables: [65536]."""
-        return torch.from_numpy(np.repeat(self._order, self._runs[group]))
+    def _look_up(self, group: int) -> Writing:
+        """By the index of each of all codes in one of the tables."""
+        table = torch.from_numpy(np.repeat(self._order, self._runs[group]))
+
+        def write(out: Indices, codes: Codes) -> None:
+            places = torch.from_numpy(codes.astype(np.int32))
+            torch.index_select(table, 0, places, out=torch.from_numpy(out))
+
+        return write
 
 
-def _compare(out: Indices, codes: Codes, upto: NDArray[np.int64]) -> None:
-    """The same for few entries: how many of those before the last one each code lies behind.
+def _compare(upto: NDArray[np.int64]) -> Writing:
+    """By how many of the entries before the last one a code lies behind.
 
     Among positive codes the sign is of use, and among negative ones, which run backwards, its lack.
     """
-    signed, more = codes.view(np.int16), np.empty(len(codes), np.bool_)
-    for at, limit in enumerate(upto[:-1]):
-        behind = more if at else out.view(np.bool_)
-        if limit > HALF:
-            np.greater_equal(signed, np.int16(limit - HALF), out=behind)
-        else:
-            np.less(codes, np.uint16(CODES - limit), out=behind)
-        if at:
-            out += more.view(np.uint8)
+    limits = upto[:-1, None]
+    below = (CODES - limits[limits <= HALF]).astype(np.uint16)[:, None]
+    above = (limits[limits > HALF] - HALF).astype(np.int16)[:, None]
+
+    def write(out: Indices, codes: Codes) -> None:
+        behind = np.empty((len(limits), len(codes)), np.bool_)
+        np.less(codes, below, out=behind[: len(below)])
+        np.greater_equal(codes.view(np.int16), above, out=behind[len(below) :])
+        np.add.reduce(behind.view(np.uint8), 0, dtype=np.uint8, out=out)
+
+    return write
 
 
 def _ranks(tables: Tables) -> NDArray[np.int64]:
