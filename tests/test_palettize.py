@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topoc.dsl.diagnostic import TopocError
-from topoc.lowering.compress import batch, kmeans, local, source
+from topoc.lowering.compress import batch, coarse, kmeans, local, source
 from topoc.lowering.compress.compress import compress
 from topoc.lowering.compress.dequantise import dense, tables
 from topoc.lowering.compress.importance import Importance
@@ -253,6 +253,14 @@ def test_smooth_numbers_need_no_second_look(name, bits, monkeypatch):
     """Which would be as good, and take a hundred times longer."""
     monkeypatch.setattr(kmeans, "second_look", None)
     compress(held(SMOOTH[name]), Palettize(bits, GROUP))
+
+
+def test_who_adds_makes_no_difference(monkeypatch):
+    values, tables_of = student(34, 3, 128, 64), []
+    for most in (1, 1 << 30):
+        monkeypatch.setattr(coarse, "PIECES", most)
+        tables_of.append(compress(held(values), Palettize(4, 8)).parts["lut"].data.tobytes())
+    assert tables_of[0] == tables_of[1]
 
 
 def test_fp32_and_fp16_rows_give_the_same():

@@ -78,7 +78,8 @@ class Batch:
             for start in range(first, last, self._tall):
                 stop = min(start + self._tall, last)
                 self._held.append(codes(self.source, start, stop))
-            self._peak = max(_peak(block) for block in self._held)
+            if len(self.some) > 1:  # one histogram is made sooner than it is known
+                self._peak = max(_peak(block) for block in self._held)
 
     def fitted(self, how: Palettize) -> Fitted:
         """The best tables that were found."""

@@ -20,6 +20,7 @@ from topoc.lowering.compress.histogram import Floats, Index
 
 Singles = NDArray[np.float32]
 TOGETHER = 1 << 18  # ways to the edges of a cluster that fit the processor's cache
+PIECES = 1 << 14  # numbers from which on torch adds faster
 NONE = 1e-20  # in place of no mass, lest it be divided by
 FAR = 1e30  # a cost that no clustering has
 
@@ -145,18 +146,29 @@ def _search(costs: Singles, clusters: int, grid: Grid) -> Index:
     tall = widest + max(high - low for (low, _), (_, high) in pairwise(bands))
     reached = np.full((clusters, tall, groups), FAR, np.float32)
     reached[0, widest] = 0.0  # where the first edge of a band is
-    rows, last = torch.from_numpy(reached), torch.from_numpy(costs)
-    room = np.empty(costs.size, np.float32)
+    runs, room = _runs(reached, widest), np.empty(costs.size, np.float32)
     for k in range(1, clusters):
         (low, high), before = bands[k], bands[k - 1][0]
         shape = (widest, high - low, groups)
         ways = room[: prod(shape)].reshape(shape)
-        # Each of these begins one row later. NumPy would copy them before it adds.
-        start = ((k - 1) * tall + low - before) * groups
-        runs = rows.as_strided(shape, (groups, groups, 1), start)
-        torch.add(runs, last.narrow(1, low, high - low), out=torch.from_numpy(ways))
+        _add(runs[k - 1, :, low - before : high - before], costs[:, low:high], ways)
         np.minimum.reduce(ways, 0, out=reached[k, widest : widest + high - low])
     return _traced(costs, reached, bands)
+
+
+def _runs(rows: Singles, many: int) -> Singles:
+    """As many views of the rows of each level, each of which begins one row later."""
+    level, row, one = rows.strides
+    shape = (len(rows), many, rows.shape[1] - many + 1, rows.shape[2])
+    return np.ndarray(shape, np.float32, rows, strides=(level, row, row, one))
+
+
+def _add(one: Singles, other: Singles, out: Singles) -> None:
+    """The sum of arrays that lie in pieces: NumPy copies them first, and torch is slow to begin."""
+    if out.size < PIECES:
+        np.add(one, other, out=out)
+    else:
+        torch.add(torch.from_numpy(one), torch.from_numpy(other), out=torch.from_numpy(out))
 
 
 def _traced(costs: Singles, reached: Singles, bands: list[tuple[int, int]]) -> Index:

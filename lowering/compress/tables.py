@@ -72,22 +72,25 @@ class Nearest:
     def write(self, out: Indices, group: int, codes: Codes) -> None:
         """The index of each of the codes, both in one row, in a group's table."""
         few = self._upto.shape[1] <= FEW
-        write = _compare(self._upto[group]) if few else self._look_up(group)
+        most = min(PIECE, len(codes))
+        write = _compare(self._upto[group], most) if few else self._look_up(group, most)
         for start in range(0, len(codes), PIECE):
             write(out[start : start + PIECE], codes[start : start + PIECE])
 
-    def _look_up(self, group: int) -> Writing:
-        """By the index of each of all codes in one of the tables."""
+    def _look_up(self, group: int, most: int) -> Writing:
+        """By the index of each of all codes in one of the tables; for so many at the most."""
         table = torch.from_numpy(np.repeat(self._order, self._runs[group]))
+        room = np.empty(most, np.int32)  # once, for fresh memory is slow
 
         def write(out: Indices, codes: Codes) -> None:
-            places = torch.from_numpy(codes.astype(np.int32))
-            torch.index_select(table, 0, places, out=torch.from_numpy(out))
+            places = room[: len(codes)]
+            places[:] = codes
+            torch.index_select(table, 0, torch.from_numpy(places), out=torch.from_numpy(out))
 
         return write
 
 
-def _compare(upto: NDArray[np.int64]) -> Writing:
+def _compare(upto: NDArray[np.int64], most: int) -> Writing:
     """By how many of the entries before the last one a code lies behind.
 
     Among positive codes the sign is of use, and among negative ones, which run backwards, its lack.
@@ -95,9 +98,10 @@ def _compare(upto: NDArray[np.int64]) -> Writing:
     limits = upto[:-1, None]
     below = (CODES - limits[limits <= HALF]).astype(np.uint16)[:, None]
     above = (limits[limits > HALF] - HALF).astype(np.int16)[:, None]
+    room = np.empty((len(limits), most), np.bool_)
 
     def write(out: Indices, codes: Codes) -> None:
-        behind = np.empty((len(limits), len(codes)), np.bool_)
+        behind = room[:, : len(codes)]
         np.less(codes, below, out=behind[: len(below)])
         np.greater_equal(codes.view(np.int16), above, out=behind[len(below) :])
         np.add.reduce(behind.view(np.uint8), 0, dtype=np.uint8, out=out)
