@@ -1,6 +1,7 @@
 """Tables that are near the best there are, whatever the numbers; the same bytes however made."""
 
 import hashlib
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topoc.dsl.diagnostic import TopocError
-from topoc.lowering.compress import batch, coarse, kmeans, local, source
+from topoc.lowering.compress import batch, bins, coarse, kmeans, local, source
 from topoc.lowering.compress.compress import compress
 from topoc.lowering.compress.dequantise import dense, tables
 from topoc.lowering.compress.importance import Importance
@@ -296,6 +297,36 @@ def test_threads_and_processes_give_the_same_bytes():
     command = [sys.executable, "-c", DIGEST, "2", Path(__file__).parent]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert done.stdout.strip() == wanted
+
+
+SHARES = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_palettize import digest, shares
+print(shares(), digest())
+"""
+
+
+def shares():
+    """Of the places of many batches, as they are shared out between blocks."""
+    masses = np.random.default_rng(0).integers(1, 1 << 40, (512, len(bins.widths())))
+    return hashlib.sha256(bins.measure(masses.astype(float)).tobytes()).hexdigest()
+
+
+def test_older_processors_give_the_same_bytes():
+    """A cube root has other last bits there."""
+    from numpy._core._multiarray_umath import __cpu_dispatch__ as known
+    from numpy._core._multiarray_umath import __cpu_features__ as there
+
+    without = {
+        "NPY_DISABLE_CPU_FEATURES": " ".join(one for one in known if there[one]),
+        "ATEN_CPU_CAPABILITY": "default",
+    }
+    command = [sys.executable, "-c", SHARES, Path(__file__).parent]
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, env=os.environ | without
+    )
+    assert done.stdout.split() == [shares(), digest()]
 
 
 def test_a_batch_depends_on_the_shape_alone():
