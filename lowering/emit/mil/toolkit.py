@@ -29,7 +29,6 @@ class Toolkit:
     proto: Any  # the generated protobuf modules
     opset: Any  # the deployment target
     specification: int
-    version: str
 
 
 @cache
@@ -50,7 +49,6 @@ def toolkit() -> Toolkit:
         proto=coremltools.proto,
         opset=coremltools.target.iOS18,
         specification=9,
-        version=coremltools.__version__,
     )
 
 
