@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from compiled import resolved as resolved_text
 from compiled import topology_text
-from tiny_checkpoint import tiny
+from tiny_checkpoint import four_layers, tiny
 from twins import int4, with_weights
 
 import topoc.lowering.compress.compress
@@ -144,8 +144,7 @@ def check_constants(emitted, package, path):
 def small(folder):
     """A config of few and small matrices, for compiles that are repeated."""
     (folder / "small").mkdir()
-    kinds = ["sliding_attention", "full_attention"] * 2
-    tiny(folder / "small", vocab_size=160, num_hidden_layers=4, layer_types=kinds)
+    four_layers(folder / "small")
     return folder / "small"
 
 

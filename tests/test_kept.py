@@ -13,7 +13,7 @@ import torch
 from attrs import define, evolve, field
 from compiled import resolved, topology_text
 from safetensors.torch import save_file
-from tiny_checkpoint import by_name, tiny
+from tiny_checkpoint import by_name, four_layers
 from twins import int4, with_weights
 
 from topoc.dsl.cli import main
@@ -186,8 +186,7 @@ def test_a_file_whose_data_are_gone_is_not_there(kept, file, tmp_path):
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     folder = tmp_path_factory.mktemp("small")
-    kinds = ["sliding_attention", "full_attention"] * 2
-    tiny(folder, vocab_size=160, num_hidden_layers=4, layer_types=kinds)
+    four_layers(folder)
     return folder
 
 

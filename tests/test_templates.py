@@ -11,14 +11,15 @@ from coremltools_peer import through_coremltools
 from hypothesis import given
 from hypothesis import strategies as st
 from test_compressed import SCHEMES
-from tiny_checkpoint import tiny
+from tiny_checkpoint import four_layers
 from twins import with_weights
 
 from topoc.lowering.architecture import read
 from topoc.lowering.emit.mil import derive, direct, emit, module, templates
 from topoc.lowering.emit.mil.block import Block, Shared
 from topoc.lowering.emit.mil.templates import Templates
-from topoc.lowering.emit.mil.var import HELD, Literal, Placed, Signature, Type, Var
+from topoc.lowering.emit.mil.var import Literal, Placed, Signature, Type, Var
+from topoc.lowering.interpret.dtypes import BY_NAME
 from topoc.lowering.ir import DType, TensorType, Weight
 from topoc.lowering.kept import Kept
 from topoc.lowering.lint.programs import _ones
@@ -31,8 +32,7 @@ THIRD = "chunk most = L0-2\n  chunk rest = L3 + norm + head(argmax)"
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
     folder = tmp_path_factory.mktemp("templates")
-    kinds = ["sliding_attention", "full_attention"] * 2
-    tiny(folder, vocab_size=160, num_hidden_layers=4, layer_types=kinds)
+    four_layers(folder)
     return folder
 
 
@@ -237,7 +237,7 @@ def test_a_small_weight_is_filled_in_anew_each_time(dtype):
     block.const("w", literal, Placed(weight, "plain"))
     (small,) = block.shared.small
     for numbers in ([1, 1], [2, 3]):
-        array = np.array(numbers, HELD[dtype.value])
+        array = np.array(numbers, BY_NAME[dtype.value].held)
         module._fill(small, array)
         tensor = small.value.immediateValue.tensor
         found = tensor.bytes.values or np.array(tensor.floats.values, np.float32).tobytes()

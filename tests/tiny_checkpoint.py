@@ -37,6 +37,12 @@ def tiny(folder: Path, **changes: object) -> Architecture:
     return architecture.read(folder)
 
 
+def four_layers(folder: Path) -> Architecture:
+    """A config of few and small matrices, of layers of both kinds in turn."""
+    kinds = ["sliding_attention", "full_attention"] * 2
+    return tiny(folder, vocab_size=160, num_hidden_layers=4, layer_types=kinds)
+
+
 def by_role(found: Architecture) -> dict[str, torch.Tensor]:
     stream = torch.Generator().manual_seed(3)
     return {one.role: torch.randn(one.shape, generator=stream) for one in found.tensors}

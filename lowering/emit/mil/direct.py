@@ -9,10 +9,12 @@ from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from topoc.lowering.coreml_proto import mil
 from topoc.lowering.emit.mil.description import value_type
 from topoc.lowering.emit.mil.var import Asked, Literal, Signature, Type
-from topoc.lowering.interpret.dtypes import BY_NAME
+from topoc.lowering.interpret.dtypes import BY_NAME, Dtype
 
 CONST = "const"
 
@@ -70,13 +72,18 @@ def _set(value: Any, literal: Literal) -> None:
     if long or literal.placed:
         value.blobFileValue.fileName = FILE if long else SMALL
         return
+    immediate(value, kind, literal.data)
+
+
+def immediate(value: Any, kind: Dtype, data: bytes) -> None:
+    """Let a value hold numbers, or a text, itself."""
     tensor = value.immediateValue.tensor
     if kind.field == "bytes":
-        tensor.bytes.values = literal.data
+        tensor.bytes.values = data
     elif kind.field == "strings":
-        tensor.strings.values.append(literal.data.decode())
+        tensor.strings.values[:] = [data.decode()]
     else:
-        getattr(tensor, kind.field).values.extend(literal.array.reshape(-1).tolist())
+        getattr(tensor, kind.field).values[:] = np.frombuffer(data, kind.held).tolist()
 
 
 def _sliced(arguments: Mapping[str, Asked]) -> Type | None:

@@ -11,16 +11,17 @@ from topoc.lowering.compress.recipe import Recipe
 from topoc.lowering.coreml_proto import messages
 from topoc.lowering.emit.mil import description
 from topoc.lowering.emit.mil.block import Block, Shared, Small
+from topoc.lowering.emit.mil.direct import immediate
 from topoc.lowering.emit.mil.environment import STATE, Environment, emitters
 from topoc.lowering.emit.mil.records import Record
 from topoc.lowering.emit.mil.templates import Templates
+from topoc.lowering.emit.mil.toolkit import SPECIFICATION
 from topoc.lowering.emit.mil.var import Placed, Type, Var
 from topoc.lowering.interpret.dtypes import BY_NUMBER
 from topoc.lowering.ir import DType, Input, Program
 from topoc.lowering.ops.cache import WriteState
 from topoc.lowering.verify import verify_together
 
-SPECIFICATION = 9
 OPSET = "CoreML8"
 """Of iOS 18 and macOS 15."""
 
@@ -120,12 +121,9 @@ def _check(var: Var, name: str, wanted: Type) -> None:
 def _fill(small: Small, values: np.ndarray[Any, Any]) -> None:
     """Put the numbers of a weight where the model waits for them."""
     kind = BY_NUMBER[small.value.type.tensorType.dataType]
-    tensor = small.value.immediateValue.tensor
-    if kind.field == "floats":
-        tensor.floats.ClearField("values")
-        tensor.floats.values.extend(values.reshape(-1).tolist())
-    elif kind.bits < 8:
+    if kind.bits < 8:
         codes = values.view(np.uint8) & np.uint8((1 << kind.bits) - 1)
-        tensor.bytes.values = pack(codes, kind.bits).tobytes()
+        data = pack(codes, kind.bits).tobytes()
     else:
-        tensor.bytes.values = values.astype(kind.held, copy=False).tobytes()
+        data = values.astype(kind.held, copy=False).tobytes()
+    immediate(small.value, kind, data)

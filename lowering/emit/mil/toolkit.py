@@ -14,6 +14,9 @@ from typing import Any
 
 from attrs import frozen
 
+SPECIFICATION = 9
+"""Of a model for iOS 18 and macOS 15."""
+
 HIDDEN = ("torch", "sklearn", "transformers")
 
 
@@ -48,7 +51,7 @@ def toolkit() -> Toolkit:
         load=load,
         proto=coremltools.proto,
         opset=coremltools.target.iOS18,
-        specification=9,
+        specification=SPECIFICATION,
     )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from attrs import frozen
 
 from topoc.lowering.compress.recipe import Recipe
+from topoc.lowering.interpret.dtypes import BY_NAME
 from topoc.lowering.ir import DType, Weight
 
 NUMPY = {DType.FP16: np.float16, DType.FP32: np.float32, DType.INT32: np.int32}
@@ -63,11 +64,12 @@ class Literal:
     @property
     def array(self) -> np.ndarray[Any, Any]:
         """The value of an array that is no weight."""
-        return np.frombuffer(self.data, HELD[self.dtype]).reshape(self.shape)
+        return np.frombuffer(self.data, BY_NAME[self.dtype].held).reshape(self.shape)
 
 
-HELD = {"fp16": "<f2", "fp32": "<f4", "int32": "<i4", "bool": "?"}
-NAMES: dict[Any, str] = {np.dtype(held): name for name, held in HELD.items()}
+NAMES: dict[Any, str] = {
+    np.dtype(BY_NAME[one].held): one for one in ("fp16", "fp32", "int32", "bool")
+}
 
 
 @frozen
