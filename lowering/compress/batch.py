@@ -97,17 +97,13 @@ class Batch:
     def indices(self, fitted: Fitted) -> Iterator[NDArray[np.uint8]]:
         """The nearest entry of each weight, in runs that last until the next one is asked for."""
         nearest = tables.Nearest.to(fitted.entries)
-        out, filled = np.empty(0, np.uint8), 0
-        for at, group in enumerate(self.some):
-            for _, block in self._blocks(group):
-                if filled and filled + block.size > BLOCK:
-                    yield out[:filled]
-                    filled = 0
-                if len(out) < block.size:
-                    out = np.empty(max(block.size, BLOCK), np.uint8)
-                nearest.write(out[filled : filled + block.size], at, block.reshape(-1))
-                filled += block.size
-        yield out[:filled]
+        room = np.empty(0, np.uint8)
+        for at, block in self._grouped():
+            if len(room) < block.size:
+                room = np.empty(block.size, np.uint8)
+            out = room[: block.size].reshape(block.shape)
+            nearest.write(out, at, block)
+            yield out
 
     def _histogram(self, groups: "range | list[int]", shift: int) -> Histogram:
         heaviest = float(self.groups.columns)
@@ -132,6 +128,21 @@ class Batch:
         if tall not in self._same:
             self._same[tall] = self.importance.weights(start, stop, self.groups.columns)
         return self._same[tall]
+
+    def _grouped(self) -> Iterator[tuple[int, Codes]]:
+        """All codes in turn, as [groups, weights], with the place of each block's first group."""
+        each, at = self.groups.each, 0
+        for block in self._held:
+            whole = len(block) // each
+            if whole:
+                yield at, block[: whole * each].reshape(whole, -1)
+            if len(block) % each:  # the last group's
+                yield at + whole, block[whole * each :].reshape(1, -1)
+            at += whole
+        if not self._held:
+            for at, group in enumerate(self.some):
+                for _, block in self._blocks(group):
+                    yield at, block.reshape(1, -1)
 
     def _blocks(self, group: int) -> Iterator[tuple[int, Codes]]:
         """The codes of a group's rows, with the first row of each block."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from topoc.lowering.compress.histogram import BLOCK, CODES, Floats, Histogram, Index, cell_values
 
 Complex = NDArray[np.complex128]
-_Number = TypeVar("_Number", np.complex128, np.float64)
+_Number = TypeVar("_Number", np.complex128, np.float64, np.int64)
 BLOCKS = CODES // BLOCK
 HALF = BLOCKS // 2
 TOGETHER = 1 << 16  # bins of some groups, which fit the processor's cache
@@ -63,6 +63,11 @@ def _taken(array: NDArray[_Number], edges: Index) -> NDArray[_Number]:
     return found
 
 
+def between(sums: NDArray[_Number]) -> NDArray[_Number]:
+    """What running sums grow by from one row to the next; `numpy.diff` is slow to begin."""
+    return sums[1:] - sums[:-1]
+
+
 @frozen
 class Cut:
     """Where the bins of a batch begin, and what all its groups share of them."""
@@ -90,9 +95,11 @@ class Cut:
             before = torch.from_numpy(_before(upto[part], places, self.negative))
             mass = before[:, 1:] - before[:, :-1]
             _sum(moments[part], squares[part], before, mass * values, values)
-            held = (mass.numpy() > 0).view(np.uint8)
-            np.add.reduceat(held, self.edges[:-1], 1, np.int64, occupied[part])
-            hidden[part] = mass.numpy() @ spread
+            each = mass.numpy()
+            held = (each > 0).astype(np.int64)
+            np.add.reduceat(held, self.edges[:-1], 1, out=occupied[part])
+            each *= spread  # without BLAS, whose other threads would spin
+            hidden[part] = each.sum(1)
         return Bins(moments, squares, occupied, hidden, self.edges, self.share[some])
 
 
@@ -112,11 +119,11 @@ def cut(histogram: Histogram, count: int) -> Cut:
     whole = measure((mass / share.sum(1, keepdims=True) ** 3).sum(0)[None])
     many = np.floor(water(whole, cells[None], count)[0]).astype(np.int64)
     many = np.minimum(np.maximum(many, cells > 0), cells)
-    starts = places[_firsts(upto[:-1], cells, many)]
-    values, spread = _shapes(total, starts, histogram.shift)
+    first = _firsts(upto[:-1], cells, many)
+    values, spread = _shapes(total[places], places, first, histogram.shift)
     used = BY_VALUE[many[BY_VALUE] > 0]
     edges = np.concatenate([[0], many[used].cumsum()])
-    return Cut(starts, values, spread, int(many[HALF:].sum()), edges, share[:, used])
+    return Cut(places[first], values, spread, int(many[HALF:].sum()), edges, share[:, used])
 
 
 def _sum(
@@ -134,7 +141,7 @@ def _places(starts: Index, negative: int, histogram: Histogram) -> Index:
     """The cells up to which running sums tell the mass between each bin and zero, by value."""
     half, cells = HALF * BLOCK >> histogram.shift, histogram.upto.shape[2]
     ends = np.append(starts[1:], 2 * half) - 1
-    above, below = np.split(ends, [len(ends) - negative])
+    above, below = ends[: len(ends) - negative], ends[len(ends) - negative :]
     below = below[::-1] - half
     found: Index = np.minimum(np.concatenate([below, above]), cells - 1)  # none behind has mass
     found[:negative] += cells
@@ -199,16 +206,14 @@ def _by_value(count: int, negative: int) -> Index:
     return np.concatenate([np.arange(count - negative, count)[::-1], np.arange(count - negative)])
 
 
-def _shapes(total: Floats, starts: Index, shift: int) -> tuple[Floats, Floats]:
+def _shapes(mass: Floats, places: Index, first: Index, shift: int) -> tuple[Floats, Floats]:
     """The mean of each bin over the batch, and the squared deviation of a number in it."""
-    first = starts[0]
-    total, cells, starts = total[first:], cell_values(shift)[first:], starts - first
-    mass = np.add.reduceat(total, starts)
-    values = np.add.reduceat(total * cells, starts) / mass
-    inside = cells - np.repeat(values, np.diff(np.append(starts, len(cells))))
+    cells, whole = cell_values(shift)[places], np.add.reduceat(mass, first)
+    values = np.add.reduceat(mass * cells, first) / whole
+    inside = cells - np.repeat(values, between(np.append(first, len(cells))))
     inside *= inside
-    inside *= total
-    return values, np.add.reduceat(inside, starts) / mass + _merged(shift)[starts + first]
+    inside *= mass
+    return values, np.add.reduceat(inside, first) / whole + _merged(shift)[places[first]]
 
 
 @cache

@@ -6,7 +6,8 @@ the least (measured on 2026-11-30 on normal, Laplace, Student-t and real weights
 search then takes away.
 """
 
-from functools import cache
+from collections.abc import Iterator
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 
@@ -15,8 +16,8 @@ import torch
 from attrs import frozen
 from numpy.typing import NDArray
 
-from topoc.lowering.compress.bins import Bins, water
-from topoc.lowering.compress.histogram import Floats, Index
+from topoc.lowering.compress.bins import Bins, between, water
+from topoc.lowering.compress.histogram import Index
 
 Singles = NDArray[np.float32]
 TOGETHER = 1 << 18  # ways to the edges of a cluster that fit the processor's cache
@@ -32,6 +33,24 @@ class Grid:
     bins: int  # in all
     widest: int  # bins of the widest cluster
     reach: int  # how many bins an edge may lie from its even place
+
+    def wider(self) -> "Grid":
+        """The same bins for groups that this search has cramped."""
+        return Grid(self.bins, min(2 * self.widest, self.bins), min(4 * self.reach, self.bins))
+
+    def cramped(self, chosen: Index) -> Index:
+        """The groups with a cluster or an edge that might have gone on: [clusters + 1, groups]."""
+        clusters = len(chosen) - 1
+        even = np.arange(clusters + 1) * self.bins // clusters
+        away = np.abs(chosen - even[:, None]) >= self.reach
+        return np.flatnonzero(away.any(0) | (between(chosen) >= self.widest).any(0))
+
+    def together(self, groups: int) -> Iterator[slice]:
+        """Groups whose search fits the processor's cache; all parts alike, as far as they are."""
+        ways = self.widest * (min(2 * self.reach, self.bins) + 1)  # to the edges of a cluster
+        step = -(-groups // -(-groups * ways // TOGETHER))
+        for at in range(0, groups, step):
+            yield slice(at, at + step)
 
 
 def edges(bins: Bins, clusters: int, grid: Grid) -> Index:
@@ -52,13 +71,16 @@ def exact_edges(bins: Bins, clusters: int) -> Index:
 
 
 def _edges(bins: Bins, places: Index, clusters: int, grid: Grid) -> Index:
-    found = np.empty((clusters + 1, bins.groups), np.int64)
-    ways = grid.widest * (min(2 * grid.reach, grid.bins) + 1)  # to the edges of a cluster
-    step = -(-bins.groups // -(-bins.groups * ways // TOGETHER))  # alike, as far as they are
-    for at in range(0, bins.groups, step):
-        some = slice(at, at + step)
-        chosen = _search(_costs(bins, places, some, grid.widest), clusters, grid)
-        found[:, some] = np.take_along_axis(places[:, some], chosen, axis=0)
+    chosen = np.empty((clusters + 1, bins.groups), np.int64)
+    for some in grid.together(bins.groups):
+        chosen[:, some] = _search(_costs(bins, places, some, grid.widest), clusters, grid)
+    cramped, wider = grid.cramped(chosen), grid.wider()
+    if len(cramped) and wider != grid:
+        for part in wider.together(len(cramped)):
+            again = cramped[part]
+            chosen[:, again] = _search(_costs(bins, places, again, wider.widest), clusters, wider)
+    chosen *= bins.groups
+    found = places.take(chosen + np.arange(bins.groups))
     found[0], found[-1] = 0, bins.count
     return found
 
@@ -67,31 +89,25 @@ def _places(bins: Bins, count: int, each: int) -> Index:
     """Edges of each group's coarse bins, as fine bins: [count + 1, groups]."""
     share = water(bins.share, each * bins.occupied, count)
     used = share.shape[1]  # blocks
-    upto = np.concatenate([np.zeros((bins.groups, 1)), share.cumsum(1)], axis=1)
-    levels = _even(count) * upto[:, -1:]
-    block = torch.searchsorted(torch.from_numpy(upto[:, 1:].copy()), torch.from_numpy(levels))
-    at = np.minimum(block.numpy(), used - 1)
-    row = np.arange(bins.groups)[:, None]
-    size = share.take(at + row * used)
-    into = levels - upto.take(at + row * (used + 1))
-    into /= np.where(size > 0, size, 1.0)
-    many = np.diff(bins.edges).take(at)
-    inner = np.rint(np.minimum(np.maximum(into, 0.0), 1.0) * many)
+    upto = np.zeros((bins.groups, used + 1))
+    np.cumsum(share, 1, out=upto[:, 1:])
+    # Which of the inner ends of so many equal parts lie in each block.
+    level = upto * (count / upto[:, -1:])
+    ends = np.minimum(level.astype(np.int64), count - 1)
+    ends[:, -1] = count - 1
+    blocks, many = np.tile(np.arange(used), bins.groups), ends[:, 1:] - ends[:, :-1]
+    block = np.repeat(blocks, many.reshape(-1)).reshape(bins.groups, count - 1)
+    start = block + np.arange(bins.groups)[:, None] * (used + 1)
+    low = level.take(start)
+    into = (np.arange(1, count) - low) / (level.take(start + 1) - low)
+    inner = np.rint(np.minimum(np.maximum(into, 0.0), 1.0) * between(bins.edges).take(block))
     found = np.zeros((count + 1, bins.groups), np.int64)
-    found[1:-1] = (inner.astype(np.int64) + bins.edges.take(at)).T
+    found[1:-1] = (inner.astype(np.int64) + bins.edges.take(block)).T
     found[-1] = bins.count
     return found
 
 
-@cache
-def _even(count: int) -> Floats:
-    """The inner ends of so many equal parts of one."""
-    found = np.linspace(0.0, 1.0, count + 1)[1:-1]
-    found.flags.writeable = False  # everyone gets the same array
-    return found
-
-
-def _costs(bins: Bins, places: Index, groups: slice, widest: int) -> Singles:
+def _costs(bins: Bins, places: Index, groups: slice | Index, widest: int) -> Singles:
     """Squared error of each run of coarse bins: [widest, edges, groups].
 
     Entry [e, j] is that of the bins from edge j - widest + e to edge j; `FAR` before the start.
@@ -121,14 +137,14 @@ def _costs(bins: Bins, places: Index, groups: slice, widest: int) -> Singles:
     return costs
 
 
-def _moments(bins: Bins, places: Index, groups: slice) -> tuple[Singles, ...]:
+def _moments(bins: Bins, places: Index, groups: slice | Index) -> tuple[Singles, ...]:
     """Mass, mean and squared error of each coarse bin: [coarse bins, groups].
 
     A mean is told from that of the group, lest many digits of it be the same for all.
     """
     row = np.arange(bins.groups)[groups] * (bins.count + 1)
-    moments = np.diff(np.take(bins.moments, places + row), axis=0)
-    squares = np.diff(np.take(bins.squares, places + row), axis=0)
+    moments = between(bins.moments.take(places + row))
+    squares = between(bins.squares.take(places + row))
     size, first = moments.real.copy(), moments.imag.copy()
     np.maximum(size, NONE, out=size)
     mean = first / size
@@ -142,8 +158,8 @@ def _moments(bins: Bins, places: Index, groups: slice) -> tuple[Singles, ...]:
 def _search(costs: Singles, clusters: int, grid: Grid) -> Index:
     """The cheapest edges, as coarse bins: [clusters + 1, groups]."""
     widest, _, groups = costs.shape
-    bands = [_band(k, clusters, grid) for k in range(clusters + 1)]
-    tall = widest + max(high - low for (low, _), (_, high) in pairwise(bands))
+    bands, tall = _bands(clusters, grid)
+    tall += widest
     reached = np.full((clusters, tall, groups), FAR, np.float32)
     reached[0, widest] = 0.0  # where the first edge of a band is
     runs, room = _runs(reached, widest), np.empty(costs.size, np.float32)
@@ -175,16 +191,23 @@ def _traced(costs: Singles, reached: Singles, bands: list[tuple[int, int]]) -> I
     """The edges on the way to what was reached at last: [clusters + 1, groups]."""
     widest, many, groups = costs.shape
     clusters = len(reached)
-    run, column = np.arange(widest)[:, None], np.arange(groups)
+    run, column = np.arange(widest), np.arange(groups)[:, None]
     there, last = run * groups + column, run * (many * groups) + column
     chosen = np.zeros((clusters + 1, groups), np.int64)
     chosen[clusters] = many - 1
     for k in range(clusters, 0, -1):
-        end = chosen[k] * groups
+        end = chosen[k][:, None] * groups
         ways = reached[k - 1].take(there + (end - bands[k - 1][0] * groups))
         ways += costs.take(last + end)
-        chosen[k - 1] = chosen[k] + (ways.argmin(0) - widest)
+        chosen[k - 1] = chosen[k] + (ways.argmin(1) - widest)
     return chosen
+
+
+@lru_cache(64)
+def _bands(clusters: int, grid: Grid) -> tuple[list[tuple[int, int]], int]:
+    """The band of each edge, and from the start of one to the end of the next at the most."""
+    bands = [_band(k, clusters, grid) for k in range(clusters + 1)]
+    return bands, max(high - low for (low, _), (_, high) in pairwise(bands))
 
 
 def _band(k: int, clusters: int, grid: Grid) -> tuple[int, int]:

@@ -5,16 +5,13 @@ depend on the tensor. `shift` low bits of a code may be dropped: a cell then hol
 Cells of numbers that are greater than all of a batch are left out: often more than half of them.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    import torch
 
 Floats = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -85,43 +82,38 @@ def empty(groups: int, shift: int, *, peak: int, mass: float) -> Histogram:
 
 def fill(into: Histogram, at: int, blocks: Iterable[tuple[Codes, Weights | None]]) -> None:
     """Count the codes of a group, in any shape; weights are whole numbers of that shape."""
-    import torch
-
+    half, wide = CODES // 2 >> into.shift, into.upto.shape[2]
+    size = max(PIECE, FULL * (half + wide))  # codes that the processor's cache holds
     counts = None
     for codes, weights in blocks:
-        for part in _counts(codes.reshape(-1), weights, into):
-            counts = part if counts is None else counts.add_(part)
+        flat, heavy = codes.reshape(-1), None if weights is None else weights.reshape(-1)
+        for start in range(0, len(flat), size):
+            some = None if heavy is None else heavy[start : start + size]
+            part = _counted(flat[start : start + size], some, into.shift, half + wide)
+            counts = part if counts is None else np.add(counts, part, out=counts)
     if counts is None:
         message = "a group has at least one weight"
         raise ValueError(message)
-    torch.from_numpy(into.upto[at]).copy_(counts.cumsum_(1))
+    # An int32 is the lower half of an int64: to read it there is quicker than to convert it.
+    narrow = into.upto.dtype == np.int32
+    whole: NDArray[Any] = counts.view(np.int32)[::2] if narrow else counts
+    for sign, part in enumerate((whole[:wide], whole[half:])):
+        np.add.accumulate(part, out=into.upto[at, sign])
 
 
-def _counts(codes: Codes, weights: Weights | None, into: Histogram) -> "Iterator[torch.Tensor]":
-    """The mass of each cell, for a piece after another that the processor's cache holds."""
+def _counted(codes: Codes, weights: Weights | None, shift: int, cells: int) -> Index:
+    """The mass of each cell. In float32 it is exact if none is too large, for a sum grows."""
     import torch
 
-    cells = CODES >> into.shift
-    size = max(PIECE, FULL * cells)
-    flat = None if weights is None else torch.from_numpy(weights.reshape(-1))
-    for start in range(0, len(codes), size):
-        part = codes[start : start + size]
-        # Without its lowest bit a code is positive as an int16 too.
-        index = (part >> into.shift).view(np.int16) if into.shift else part.astype(np.int32)
-        some = None if flat is None else flat[start : start + size]
-        found = _counted(torch.from_numpy(index), some, cells)
-        found = found.as_strided(into.upto.shape[1:], (cells // 2, 1))
-        yield found.long() if found.is_floating_point() else found
-
-
-def _counted(index: "torch.Tensor", weights: "torch.Tensor | None", cells: int) -> "torch.Tensor":
-    """Exact sums. In float32 they are if none is too large, for a sum that grows gets there."""
-    import torch
-
-    found = torch.bincount(index, weights, minlength=cells)
-    if found.dtype == torch.float32 and found.max() >= WHOLE and weights is not None:
-        return torch.bincount(index, weights.double(), minlength=cells)
-    return found
+    # Without its lowest bit a code is positive as an int16 too.
+    index = torch.from_numpy((codes >> shift).view(np.int16) if shift else codes.astype(np.int32))
+    if weights is None:
+        return torch.bincount(index, minlength=cells).numpy()
+    heavy = torch.from_numpy(weights)
+    found = torch.bincount(index, heavy, minlength=cells)
+    if found.dtype == torch.float32 and found.max() >= WHOLE:
+        found = torch.bincount(index, heavy.double(), minlength=cells)
+    return found.long().numpy()
 
 
 @cache

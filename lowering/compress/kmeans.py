@@ -11,7 +11,8 @@ import numpy as np
 from attrs import frozen
 
 from topoc.lowering.compress import bins, coarse, local
-from topoc.lowering.compress.bins import Bins
+from topoc.lowering.compress.bins import Bins, between
+from topoc.lowering.compress.coarse import Grid
 from topoc.lowering.compress.histogram import (
     CODES,
     Floats,
@@ -19,6 +20,7 @@ from topoc.lowering.compress.histogram import (
     Index,
     cell_values,
 )
+from topoc.lowering.compress.local import Round
 
 HIDDEN = 0.001  # of a group's error; above it the group gets bins of its own
 UNLIKE = 8.0  # a cluster's error against the mean; above it all clusterings are searched
@@ -36,18 +38,19 @@ class Effort:
 
     shift: int  # low bits of a code that are dropped
     bins: int
-    grid: coarse.Grid
-    rounds: tuple[local.Round, ...]
+    grid: Grid
+    again: Grid  # of a second look
+    rounds: tuple[Round, ...]
 
 
-_ROUNDS = (local.Round(16, 6), local.Round(40, 4))
+_ROUNDS = Round(16, 6), Round(40, 4)
 EFFORTS = {
-    1: Effort(2, 1024, coarse.Grid(64, 64, 64), _ROUNDS),
-    2: Effort(2, 768, coarse.Grid(64, 48, 64), (local.Round(20, 4), local.Round(60, 4))),
-    3: Effort(2, 1024, coarse.Grid(96, 48, 96), _ROUNDS),
-    4: Effort(2, 1536, coarse.Grid(96, 20, 30), _ROUNDS),
-    6: Effort(1, 4096, coarse.Grid(384, 20, 36), _ROUNDS),
-    8: Effort(0, 16384, coarse.Grid(1280, 20, 64), _ROUNDS),
+    1: Effort(2, 1024, Grid(64, 64, 64), Grid(64, 64, 64), _ROUNDS),
+    2: Effort(2, 768, Grid(64, 48, 64), Grid(64, 48, 64), (Round(20, 4), Round(60, 4))),
+    3: Effort(2, 1024, Grid(96, 48, 96), Grid(96, 48, 96), _ROUNDS),
+    4: Effort(3, 1536, Grid(192, 24, 24), Grid(768, 64, 192), (Round(10, 5), Round(40, 3))),
+    6: Effort(1, 5120, Grid(640, 26, 40), Grid(768, 36, 72), (Round(10, 5), Round(30, 5))),
+    8: Effort(0, 16384, Grid(1280, 20, 64), Grid(1280, 20, 64), _ROUNDS),
 }
 
 
@@ -77,7 +80,7 @@ def second_look(histogram: Histogram, bits: int) -> Floats:
     """Centres of groups that failed the first look, from histograms of whole codes."""
     centres = np.full((1 << bits, histogram.groups), np.nan)
     masses = histogram.masses()
-    size = masses @ np.abs(cell_values(0)) / masses.sum(1)
+    size = np.array([(one * np.abs(cell_values(0))).sum() / one.sum() for one in masses])
     many = _distinct(masses)
     for group in np.flatnonzero(many <= 1 << bits):
         exact = np.unique(cell_values(0)[masses[group] > 0])
@@ -117,7 +120,7 @@ def _searched(histogram: Histogram, bits: int) -> Floats:
 def _finer(histogram: Histogram, bits: int) -> Floats:
     """Centres of groups of like scale, with bins for these only."""
     made = bins.make(histogram, FINEST)
-    edges = _edges(made, bits, EFFORTS[bits].grid)
+    edges = _edges(made, bits, EFFORTS[bits].again)
     centres = _centres(made, edges)
     if histogram.groups > 1:
         for group in _doubtful(made, edges, bits):
@@ -128,13 +131,13 @@ def _finer(histogram: Histogram, bits: int) -> Floats:
 def _alone(histogram: Histogram, bits: int) -> Floats:
     """Centres of one group, also sought among wider clusters and farther from the even places."""
     made = bins.make(histogram, FINEST)
-    usual = _edges(made, bits, EFFORTS[bits].grid)
-    wide = _edges(made, bits, coarse.Grid(DENSE, WIDEST, DENSE))
+    usual = _edges(made, bits, EFFORTS[bits].again)
+    wide = _edges(made, bits, Grid(DENSE, WIDEST, DENSE))
     better = local.gain(made, wide) > local.gain(made, usual)
     return _centres(made, np.where(better, wide, usual))
 
 
-def _edges(made: Bins, bits: int, grid: coarse.Grid) -> Index:
+def _edges(made: Bins, bits: int, grid: Grid) -> Index:
     edges = coarse.edges(made, 1 << bits, grid)
     for one in EFFORTS[bits].rounds:
         edges = local.improved(made, edges, one)
@@ -142,7 +145,7 @@ def _edges(made: Bins, bits: int, grid: coarse.Grid) -> Index:
 
 
 def _centres(made: Bins, edges: Index) -> Floats:
-    inside = np.diff(made.moments_at(edges), axis=0)
+    inside = between(made.moments_at(edges))
     empty = inside.real < local.LEAST
     centres: Floats = inside.imag / np.where(empty, 1.0, inside.real)
     return np.where(empty, np.nan, centres)
@@ -150,8 +153,8 @@ def _centres(made: Bins, edges: Index) -> Floats:
 
 def _doubtful(made: Bins, edges: Index, bits: int) -> Index:
     """Groups whose error the bins hide a part of, or whose clusters are unlike each other."""
-    inside = np.diff(made.moments_at(edges), axis=0)
-    squares = np.diff(made.squares_at(edges), axis=0)
+    inside = between(made.moments_at(edges))
+    squares = between(made.squares_at(edges))
     errors = np.maximum(squares - inside.imag**2 / np.maximum(inside.real, local.LEAST), 0.0)
     total = errors.sum(0)
     hides = made.hidden > HIDDEN * total

@@ -9,7 +9,7 @@ import numpy as np
 from attrs import Attribute, field, frozen
 from numpy.typing import NDArray
 
-from topoc.lowering.compress.bins import Bins, Complex
+from topoc.lowering.compress.bins import Bins, Complex, between
 from topoc.lowering.compress.histogram import Floats, Index
 
 TOGETHER = 1 << 16  # pairs of places that fit the processor's cache
@@ -35,7 +35,7 @@ class Round:
 def improved(bins: Bins, edges: Index, how: Round) -> Index:
     """Edges with no greater error: [clusters + 1, groups]."""
     before = bins.moments_at(edges)
-    inside = np.diff(before, axis=0)
+    inside = between(before)
     means = inside.imag / np.maximum(inside.real, LEAST)
     places = _places(edges, how)
     moved = bins.moments_at(places)
@@ -53,7 +53,7 @@ def improved(bins: Bins, edges: Index, how: Round) -> Index:
 
 def gain(bins: Bins, edges: Index) -> Floats:
     """By how much clusters lower the squared sum of the values: [groups]."""
-    return _gain(np.diff(bins.moments_at(edges), axis=0))
+    return _gain(between(bins.moments_at(edges)))
 
 
 def _gain(inside: Complex) -> Floats:
@@ -85,7 +85,7 @@ class _Moves:
         """Of the mass that changes sides, and its first moment, between clusters of these means."""
         left = (first - means[:-1, None] * mass).astype(np.float32)
         right = (first - means[1:, None] * mass).astype(np.float32)
-        gap = np.diff(means, axis=0).astype(np.float32)
+        gap = between(means).astype(np.float32)
         return cls((left + right) * gap[:, None], mass.astype(np.float32), left, right)
 
 
@@ -129,9 +129,9 @@ def _ends(sums: Singles, masses: Singles, size: Singles) -> Singles:
 def _traced(ways: Singles, last: Singles) -> Index:
     """The places on the way to the best of the last edge's: [inner edges, groups]."""
     edges, places, _, groups = ways.shape
-    before = np.arange(places)[:, None] * (places * groups) + np.arange(groups)
+    before = np.arange(places) * (places * groups) + np.arange(groups)[:, None]
     chosen = np.empty((edges, groups), np.int64)
     chosen[-1] = last.argmin(0)
     for k in range(edges - 1, 0, -1):
-        chosen[k - 1] = ways[k].take(before + chosen[k] * groups).argmin(0)
+        chosen[k - 1] = ways[k].take(before + chosen[k][:, None] * groups).argmin(1)
     return chosen

@@ -40,7 +40,9 @@ def _stream(values: Bytes, bits: int) -> Bytes:
         return np.packbits(values, bitorder="little")
     while 2 * bits <= 8:
         pairs = values.view("<u2")
-        values, bits = (pairs | pairs >> np.uint16(8 - bits)).astype(np.uint8), 2 * bits
+        both = pairs >> np.uint16(8 - bits)
+        both |= pairs
+        values, bits = both.astype(np.uint8), 2 * bits
     if bits == 8:
         return values
     eight = _joined(_joined(_joined(values, 6, "<u2"), 12, "<u4"), 24, "<u8")

@@ -1,7 +1,5 @@
 """Look-up tables of fp16 numbers, and which entry each fp16 number is nearest to."""
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from attrs import frozen
@@ -12,7 +10,6 @@ from topoc.lowering.compress.histogram import CODES, Codes, Floats
 HALF = CODES // 2
 Tables = NDArray[np.float16]
 Indices = NDArray[np.uint8]
-Writing = Callable[[Indices, Codes], None]
 INT8 = 127
 FEW = 8  # entries among which comparing is quicker than looking up
 PIECE = 1 << 16  # codes at once, whose places fit the processor's cache
@@ -69,28 +66,31 @@ class Nearest:
         runs = np.concatenate([positive, negative[:, ::-1]], axis=1)
         return cls(upto, runs, np.concatenate([order, order[::-1]]))
 
-    def write(self, out: Indices, group: int, codes: Codes) -> None:
-        """The index of each of the codes, both in one row, in a group's table."""
-        few = self._upto.shape[1] <= FEW
-        most = min(PIECE, len(codes))
-        write = _compare(self._upto[group], most) if few else self._look_up(group, most)
-        for start in range(0, len(codes), PIECE):
-            write(out[start : start + PIECE], codes[start : start + PIECE])
+    def write(self, out: Indices, at: int, codes: Codes) -> None:
+        """The index of each of the codes in its group's table; `at` is the first one's group.
 
-    def _look_up(self, group: int, most: int) -> Writing:
-        """By the index of each of all codes in one of the tables; for so many at the most."""
+        Both are [groups, weights].
+        """
+        if self._upto.shape[1] <= FEW:
+            for group, (into, some) in enumerate(zip(out, codes, strict=True), at):
+                _compare(into, self._upto[group], some)
+            return
+        room = np.empty(min(PIECE, codes.shape[1]), np.int32)  # once, for fresh memory is slow
+        for group, (into, some) in enumerate(zip(out, codes, strict=True), at):
+            self._look_up(into, group, some, room)
+
+    def _look_up(self, out: Indices, group: int, codes: Codes, room: NDArray[np.int32]) -> None:
+        """By the index of each of all codes in the group's table."""
         table = torch.from_numpy(np.repeat(self._order, self._runs[group]))
-        room = np.empty(most, np.int32)  # once, for fresh memory is slow
-
-        def write(out: Indices, codes: Codes) -> None:
-            places = room[: len(codes)]
-            places[:] = codes
-            torch.index_select(table, 0, torch.from_numpy(places), out=torch.from_numpy(out))
-
-        return write
+        for start in range(0, len(codes), PIECE):
+            part = codes[start : start + PIECE]
+            places = room[: len(part)]
+            places[:] = part
+            into = torch.from_numpy(out[start : start + PIECE])
+            torch.index_select(table, 0, torch.from_numpy(places), out=into)
 
 
-def _compare(upto: NDArray[np.int64], most: int) -> Writing:
+def _compare(out: Indices, upto: NDArray[np.int64], codes: Codes) -> None:
     """By how many of the entries before the last one a code lies behind.
 
     Among positive codes the sign is of use, and among negative ones, which run backwards, its lack.
@@ -98,15 +98,14 @@ def _compare(upto: NDArray[np.int64], most: int) -> Writing:
     limits = upto[:-1, None]
     below = (CODES - limits[limits <= HALF]).astype(np.uint16)[:, None]
     above = (limits[limits > HALF] - HALF).astype(np.int16)[:, None]
-    room = np.empty((len(limits), most), np.bool_)
-
-    def write(out: Indices, codes: Codes) -> None:
-        behind = room[:, : len(codes)]
-        np.less(codes, below, out=behind[: len(below)])
-        np.greater_equal(codes.view(np.int16), above, out=behind[len(below) :])
-        np.add.reduce(behind.view(np.uint8), 0, dtype=np.uint8, out=out)
-
-    return write
+    room = np.empty((len(limits), min(PIECE, len(codes))), np.bool_)
+    for start in range(0, len(codes), PIECE):
+        part = codes[start : start + PIECE]
+        behind = room[:, : len(part)]
+        np.less(part, below, out=behind[: len(below)])
+        np.greater_equal(part.view(np.int16), above, out=behind[len(below) :])
+        into = out[start : start + PIECE]
+        np.add.reduce(behind.view(np.uint8), 0, dtype=np.uint8, out=into)
 
 
 def _ranks(tables: Tables) -> NDArray[np.int64]:
