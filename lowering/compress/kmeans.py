@@ -80,7 +80,8 @@ def second_look(histogram: Histogram, bits: int) -> Floats:
     """Centres of groups that failed the first look, from histograms of whole codes."""
     centres = np.full((1 << bits, histogram.groups), np.nan)
     masses = histogram.masses()
-    size = np.array([(one * np.abs(cell_values(0))).sum() / one.sum() for one in masses])
+    sizes = np.abs(cell_values(0))
+    size = np.array([(one * sizes).sum() / one.sum() for one in masses])
     many = _distinct(masses)
     for group in np.flatnonzero(many <= 1 << bits):
         exact = np.unique(cell_values(0)[masses[group] > 0])

@@ -63,7 +63,7 @@ def _gain(inside: Complex) -> Floats:
 
 def _places(edges: Index, how: Round) -> Index:
     """Where each inner edge may go: [inner edges, places, groups]."""
-    width = np.diff(edges, axis=0).astype(np.int32)  # whose division is quicker
+    width = between(edges).astype(np.int32)  # whose division is quicker
     steps = np.arange(1, how.reach + 1, dtype=np.int32)[:, None]
     moves = steps * width[:, None] // np.int32(how.parts)
     stay = np.zeros_like(moves[1:, :1])
